@@ -1,0 +1,206 @@
+"""ControlCore: the whole of control in one pure object. A law decides, a LeaseBook shares, a meter watches.
+
+The controller actor, virtual time and tests drive the same object; each gives `now` and gets answers at once. Law and
+shadow laws see one merged Observation a tick, however many workers report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from evalpipe.control.law import Evidence, Law, LimitChange
+from evalpipe.control.lease import Lease, LeaseBook, Report
+from evalpipe.control.observation import Observation, Outcome, merge
+from evalpipe.control.work import GradientMeter
+
+TICK_S = 0.1  # decisions; the exchange interval of a single worker
+RECORD_S = 0.5  # rows of the flight recorder
+KEEP = 20_000  # rows and changes kept until drained: 2.7 hours of records
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One row of the flight recorder. at: seconds since the controller began. Rates over the time since the last row.
+
+    gradient: baseline over recent latency per unit of work, unclamped, None before it could be measured.
+    reason: of the last move since the row before, "" if the limit stayed. shadows: JSON-able, law -> its limit.
+    """
+
+    at: float
+    limit: float
+    in_flight: int
+    waiting: int
+    overdue: int
+    stalled: int
+    tokens_per_s: float
+    requests_per_s: float
+    rejected: int
+    baseline_s: float | None
+    recent_s: float | None
+    gradient: float | None
+    reason: str
+    workers: int
+    shadows: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChange:
+    """A LimitChange and when it happened, seconds since the controller began."""
+
+    at: float
+    change: LimitChange
+
+
+class ControlCore:
+    """Take reports in, give leases out, move the limit once a tick, remember why."""
+
+    def __init__(
+        self,
+        law: Law,
+        *,
+        ttl_s: float = 15.0,
+        exchange_s: float = 0.1,
+        shadows: Mapping[str, Law] | None = None,
+    ) -> None:
+        self.law = law
+        self.shadows = dict(shadows or {})
+        self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s)
+        self.meter = GradientMeter()
+        self._latest: dict[str, Observation] = {}
+        self._began_at: float | None = None
+        self._ticked_at = -math.inf
+        self._ticks: list[Tick] = []
+        self._changes: list[TimedChange] = []
+        self._since = _Since()
+
+    def exchange(self, report: Report, *, now: float) -> Lease:
+        """Answer one worker. Raises StateError for a worker process that was replaced by a newer one."""
+        if self._began_at is None:
+            self._began_at = self._since.at = now
+        lease, is_new = self.book.exchange(report, now=now)
+        if not is_new:
+            return lease
+        self._absorb(report)
+        if now - self._ticked_at >= TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
+            self.tick(now=now)
+            lease = replace(lease, epoch=self.book.epoch, limit=self.book.limit)
+        return lease
+
+    def tick(self, *, now: float) -> None:
+        """Let the law see what came in since the last tick, and apply its word to the book."""
+        self._ticked_at = now
+        for name in self.book.expire(now=now):
+            self._latest.pop(name, None)
+        observation = merge(self._latest.values())
+        self._latest = {name: _standing(o) for name, o in self._latest.items()}
+        for sample in observation.samples:
+            self.meter.observe(sample, now=now)
+        self._since.add(observation)
+        self._decide(observation, now)
+        if now - self._since.at >= RECORD_S:
+            self._record(observation, now)
+
+    def release(self, worker: str) -> None:
+        """Forget a dead worker: its permits and what it last said."""
+        self.book.release(worker)
+        self._latest.pop(worker, None)
+
+    def drain_records(self) -> tuple[list[Tick], list[TimedChange]]:
+        """Hand over recorded ticks and changes; each is given once."""
+        ticks, self._ticks = self._ticks, []
+        changes, self._changes = self._changes, []
+        return ticks, changes
+
+    @property
+    def limit(self) -> float:
+        return self.law.state.limit
+
+    def _absorb(self, report: Report) -> None:
+        old = self._latest.get(report.worker)
+        self._latest[report.worker] = report.observation if old is None else _joined(old, report.observation)
+
+    def _decide(self, observation: Observation, now: float) -> None:
+        self.law.observe(observation)
+        change = self.law.decide(now=now)
+        if change is not None:
+            change = replace(change, evidence=self._complete(change.evidence, observation))
+            self._changes.append(TimedChange(self._elapsed(now), change))
+            del self._changes[:-KEEP]
+            self._since.reason = change.reason
+            self.book.set_limit(math.floor(self.law.state.limit), epoch=self.law.state.epoch)
+        for shadow in self.shadows.values():
+            shadow.observe(observation)
+            shadow.decide(now=now)
+
+    def _complete(self, evidence: Evidence, observation: Observation) -> Evidence:
+        """Fill in what the law does not measure itself: every change is shown with the same numbers."""
+        if evidence.gradient is not None:
+            return replace(evidence, overdue=observation.overdue)
+        meter = self.meter
+        return replace(
+            evidence,
+            baseline_s=meter.baseline_s,
+            recent_s=meter.recent_s,
+            gradient=meter.gradient,
+            overdue=observation.overdue,
+        )
+
+    def _record(self, observation: Observation, now: float) -> None:
+        since, seconds = self._since, now - self._since.at
+        tick = Tick(
+            at=self._elapsed(now),
+            limit=self.law.state.limit,
+            in_flight=observation.in_flight,
+            waiting=observation.waiting,
+            overdue=observation.overdue,
+            stalled=observation.stalled,
+            tokens_per_s=since.tokens / seconds,
+            requests_per_s=since.finished / seconds,
+            rejected=since.rejected,
+            baseline_s=self.meter.baseline_s,
+            recent_s=self.meter.recent_s,
+            gradient=self.meter.gradient,
+            reason=since.reason,
+            workers=self.book.workers,
+            shadows={name: shadow.state.limit for name, shadow in self.shadows.items()},
+        )
+        self._ticks.append(tick)
+        del self._ticks[:-KEEP]
+        self._since = _Since(at=now)
+
+    def _elapsed(self, now: float) -> float:
+        return now - self._began_at if self._began_at is not None else 0.0
+
+
+@dataclass(slots=True)
+class _Since:
+    """Counts since the last row of the recorder."""
+
+    at: float = 0.0
+    tokens: int = 0
+    finished: int = 0
+    rejected: int = 0
+    reason: str = ""
+
+    def add(self, observation: Observation) -> None:
+        self.tokens += observation.output_tokens
+        self.finished += sum(s.outcome is Outcome.OK for s in observation.samples)
+        self.rejected += sum(s.outcome is Outcome.DROPPED for s in observation.samples)
+
+
+def _joined(old: Observation, new: Observation) -> Observation:
+    """Two reports of one worker between ticks: flows add up, levels are the newer ones."""
+    return replace(
+        new,
+        in_flight_peak=max(old.in_flight_peak, new.in_flight_peak),
+        prefill_tokens=old.prefill_tokens + new.prefill_tokens,
+        output_tokens=old.output_tokens + new.output_tokens,
+        samples=old.samples + new.samples,
+    )
+
+
+def _standing(observation: Observation) -> Observation:
+    """What remains true of a worker after its report was used: levels stay, flows were counted."""
+    return replace(observation, in_flight_peak=observation.in_flight, prefill_tokens=0, output_tokens=0, samples=())

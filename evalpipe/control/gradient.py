@@ -1,0 +1,112 @@
+"""`gradient`: the gradient law made to work on language models (first form).
+
+Latency over what this prompt and output should take unloaded (learned, control/work.py), a tolerance for the slowdown
+that batching brings without queueing, square-root headroom, one cut an episode. The published form, to the letter, is
+in control/gradient_published.py.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+from evalpipe.control.law import Bounds, Evidence, LimitChange
+from evalpipe.control.observation import Observation, Outcome, Sample
+from evalpipe.control.work import GradientMeter, WorkState
+from evalpipe.errors import ConfigError
+
+# In use: in flight reached this share of the limit since the last move; below, growing would bank untested headroom.
+BINDS = 0.9
+ROUND_MIN, ROUND_MAX = 8, 64  # samples sent under the current limit that a decision needs: half a limit's worth
+
+
+@dataclass(slots=True)
+class GradientState:
+    """Memory of the law, JSON-able. slow_start ends at the first cut, or when latency first nears the tolerance."""
+
+    limit: float
+    epoch: int = 0
+    slow_start: bool = True
+    work: WorkState = field(default_factory=WorkState)
+
+
+class GradientLaw:
+    """Steer the limit so that latency stays within `tolerance` of the unloaded one.
+
+    round  = clamp(limit / 2, 8, 64) successes sent under the current limit
+    target = clamp(tolerance * baseline / median(round), 0.5, 1) * limit + sqrt(limit)
+
+    In slow start, while latency is below the tolerance, a round multiplies the limit by `ramp`. After the gradient
+    limit of Netflix/concurrency-limits; differs: latency per unit of learned work, only samples sent after the last
+    move (as Envoy's), a minimum that ages, 429s and 503s cut once an episode.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        state: GradientState | None = None,
+        tolerance: float = 1.6,
+        ramp: float = 1.5,
+        drop_factor: float = 0.7,
+    ) -> None:
+        if tolerance < 1.0 or ramp < 1.0 or not 0.0 < drop_factor < 1.0:
+            raise ConfigError(
+                "gradient: tolerance and ramp must be >= 1 and drop_factor between 0 and 1, got"
+                f" tolerance={tolerance:g}, ramp={ramp:g}, drop_factor={drop_factor:g}"
+            )
+        self.bounds, self.tolerance, self.ramp, self.drop_factor = bounds, tolerance, ramp, drop_factor
+        self.state = state if state is not None else GradientState(limit=bounds.start)
+        self.state.limit = bounds.clamp(self.state.limit)
+        self._meter = GradientMeter(self.state.work)
+        self._arrived: list[Sample] = []
+        self._round: list[float] = []
+        self._peak = 0
+
+    def observe(self, observation: Observation) -> None:
+        self._arrived.extend(observation.samples)
+        self._peak = max(self._peak, observation.in_flight_peak, observation.in_flight)
+
+    def decide(self, *, now: float) -> LimitChange | None:
+        arrived, self._arrived = self._arrived, []
+        rejected = False
+        for sample in arrived:
+            ratio = self._meter.observe(sample, now=now)
+            if sample.outcome is Outcome.DROPPED and sample.epoch >= self.state.epoch:
+                rejected = True
+            elif ratio is not None and sample.limit == math.floor(self.state.limit):
+                self._round.append(ratio)
+        if rejected:
+            return self._move(self.state.limit * self.drop_factor, "rejected", len(arrived))
+        if len(self._round) < min(max(self.state.limit / 2, ROUND_MIN), ROUND_MAX):
+            return None
+        return self._end_round()
+
+    def _end_round(self) -> LimitChange | None:
+        recent, count = statistics.median(self._round), len(self._round)
+        baseline = self._meter.baseline_s
+        if baseline is None:
+            return None
+        limit, gradient = self.state.limit, self.tolerance * baseline / recent
+        if gradient < 1.0:
+            self.state.slow_start = False
+            target = max(gradient, 0.5) * limit + math.sqrt(limit)
+        else:
+            target = limit * self.ramp if self.state.slow_start else limit + math.sqrt(limit)
+        if target > limit and self._peak < BINDS * limit:
+            target = limit  # not in use: hold
+        return self._move(target, "queue" if target < limit else "grow", count, recent=recent)
+
+    def _move(self, target: float, reason: str, count: int, *, recent: float | None = None) -> LimitChange | None:
+        old, self.state.limit = self.state.limit, self.bounds.clamp(target)
+        self._round, self._peak = [], 0
+        if self.state.limit < old:
+            self.state.epoch += 1
+            self.state.slow_start = False
+        if self.state.limit == old:
+            return None
+        recent = recent if recent is not None else self._meter.recent_s
+        baseline = self._meter.baseline_s
+        gradient = baseline / recent if baseline is not None and recent else None
+        return LimitChange(old, self.state.limit, reason, Evidence(baseline, recent, gradient, samples=count))

@@ -1,0 +1,266 @@
+"""Leases: how workers on many hosts spend one limit without asking for each request.
+
+LeaseBook is the controller's side: it lends every worker a number of permits and never lets the sum pass the limit.
+WorkerLease is the worker's side: it spends the permits and stops when the lease runs out. Both are pure; an exchange
+is one call that answers at once, carries absolute counts and may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evalpipe.control.observation import Observation
+from evalpipe.errors import StateError
+
+# A slot that must rotate (more workers than permits) stays this long: longer than most requests' overhead, short enough
+# that nobody starves.
+ROTATE_S = 1.0
+# Growth is lent out in steps: a jump of 100 into a short server queue is a burst of rejections even at the right level.
+GROWTH_STEP_S, GROWTH_STEP_SHARE, GROWTH_STEP_MIN = 0.25, 0.1, 4.0
+# 0.5 ms of controller time an exchange (measured 2026-11 on 2 shared cores), of which workers may take 20 % of a core.
+EXCHANGE_COST_S, CONTROLLER_SHARE = 0.0005, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker says in one exchange; absolute counts, so that a repeated or lost call does no harm.
+
+    incarnation: differs between two processes of one worker name. sequence: counts exchanges from 1.
+    held: permits the worker keeps to while the call is out. want: requests it could send at once if permitted.
+    """
+
+    worker: str
+    incarnation: int
+    sequence: int
+    held: int
+    want: int
+    observation: Observation = field(default_factory=Observation)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """permits: requests the worker may have in flight, for ttl_s seconds from the start of its exchange.
+
+    epoch, limit: the controller's, stamped on each request. others_in_flight: requests out at the other workers.
+    overdue: (log2 of prompt tokens, seconds) after which a first token is overdue.
+    """
+
+    permits: int
+    epoch: int
+    limit: int
+    ttl_s: float
+    next_exchange_s: float
+    others_in_flight: int = 0
+    overdue: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True)
+class _Account:
+    incarnation: int
+    sequence: int = 0
+    in_flight: int = 0
+    held: int = 0
+    permits: int = 0
+    demand: int = 0
+    heard_at: float = 0.0
+    holding_since: float | None = None  # None: holds no permit
+    waiting_since: float = 0.0
+    lease: Lease | None = None
+
+    @property
+    def charged(self) -> int:
+        """Most requests it can have out until it is heard again: permits of a shrinking worker count until back."""
+        return max(self.in_flight, self.held, self.permits)
+
+
+class LeaseBook:
+    """Share `limit` permits among workers by their demand. One door in: `exchange`.
+
+    Invariant: permits lent now never exceed the limit less what all others may still have out, so once the requests
+    of an older, larger limit are back, the sum stays at or below the limit.
+    """
+
+    def __init__(self, limit: int, *, ttl_s: float = 15.0, exchange_s: float = 0.1) -> None:
+        self.limit, self.epoch, self.ttl_s, self.exchange_s = limit, 0, ttl_s, exchange_s
+        self._released = float(limit)
+        self._released_at: float | None = None
+        self._accounts: dict[str, _Account] = {}
+
+    @property
+    def in_flight(self) -> int:
+        return sum(account.in_flight for account in self._accounts.values())
+
+    @property
+    def workers(self) -> int:
+        return len(self._accounts)
+
+    def set_limit(self, limit: int, *, epoch: int) -> None:
+        """Take the law's word. A cut counts at each worker's next exchange; growth is released in steps."""
+        self.limit, self.epoch = limit, epoch
+        self._released = min(self._released, float(limit))
+
+    def exchange(self, report: Report, *, now: float) -> tuple[Lease, bool]:
+        """Answer one report; the flag says whether it was new (a repeated one gets the same lease and no effect)."""
+        self.expire(now=now)
+        account = self._accounts.get(report.worker)
+        if account is None or report.incarnation > account.incarnation:
+            account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
+        elif report.incarnation < account.incarnation:
+            raise StateError(f"worker {report.worker}: incarnation {report.incarnation} was replaced by a newer one")
+        if report.sequence <= account.sequence and account.lease is not None:
+            return account.lease, False
+        self._take_in(account, report, now)
+        account.permits = self._grant(report.worker, account, now)
+        self._note_holding(account, now)
+        account.lease = self._lease(account)
+        return account.lease, True
+
+    def release(self, worker: str) -> None:
+        """Forget a worker that is known to be dead: its permits are free at once."""
+        self._accounts.pop(worker, None)
+
+    def expire(self, *, now: float) -> list[str]:
+        """Forget workers not heard for a TTL: by then they have stopped sending. Returns their names."""
+        lost = [name for name, account in self._accounts.items() if now - account.heard_at > self.ttl_s]
+        for name in lost:
+            del self._accounts[name]
+        return lost
+
+    @property
+    def charged(self) -> int:
+        """Most requests the cluster can have out until its workers are heard again."""
+        return sum(account.charged for account in self._accounts.values())
+
+    def validate(self) -> None:
+        """Assert that no account is impossible and that nobody was lent more than it asked for."""
+        for name, account in self._accounts.items():
+            assert min(account.in_flight, account.held, account.permits) >= 0, (name, account)
+            assert account.permits <= account.demand, (name, account)
+
+    def _take_in(self, account: _Account, report: Report, now: float) -> None:
+        account.sequence, account.heard_at = report.sequence, now
+        account.in_flight, account.held = report.observation.in_flight, report.held
+        account.demand = report.observation.in_flight + max(report.want, 0)
+        account.permits = 0  # given anew below; `held` covers what it may do until the answer arrives
+
+    def _grant(self, name: str, account: _Account, now: float) -> int:
+        taken = sum(other.charged for key, other in self._accounts.items() if key != name)
+        free = max(self._usable(now) - taken, 0)
+        return min(self._share(name, now), free, account.demand)
+
+    def _usable(self, now: float) -> int:
+        """The limit, with growth released by 10 % (at least 4 permits) a quarter second."""
+        if self._released_at is not None and self._released < self.limit:
+            step = max(GROWTH_STEP_MIN, GROWTH_STEP_SHARE * self._released)
+            self._released += step * max(now - self._released_at, 0.0) / GROWTH_STEP_S
+        self._released = min(self._released, float(self.limit))
+        self._released_at = now
+        return int(self._released)
+
+    def _share(self, name: str, now: float) -> int:
+        """Max-min fair share of one worker: nobody gets more than it asks for, the rest is split evenly."""
+        claims = sorted((a.demand, key) for key, a in self._accounts.items() if a.demand > 0)
+        left, remaining = self.limit, len(claims)
+        if remaining > self.limit:
+            return int(name in self._rotation(now))
+        for demand, key in claims:
+            share = min(demand, -(-left // remaining))
+            if key == name:
+                return share
+            left, remaining = left - share, remaining - 1
+        return 0
+
+    def _rotation(self, now: float) -> set[str]:
+        """Who holds the few permits: those whose turn has just begun, then those who waited longest."""
+
+        def turn(key: str) -> tuple[int, float, str]:
+            account = self._accounts[key]
+            if account.holding_since is not None and now - account.holding_since < ROTATE_S:
+                return (0, account.holding_since, key)
+            return (1, account.waiting_since if account.holding_since is None else now, key)
+
+        return set(sorted((k for k, a in self._accounts.items() if a.demand > 0), key=turn)[: self.limit])
+
+    def _note_holding(self, account: _Account, now: float) -> None:
+        if account.permits > 0 and account.holding_since is None:
+            account.holding_since = now
+        elif account.permits == 0 and account.holding_since is not None:
+            account.holding_since, account.waiting_since = None, now
+
+    def _lease(self, account: _Account) -> Lease:
+        stretched = len(self._accounts) * EXCHANGE_COST_S / CONTROLLER_SHARE
+        return Lease(
+            permits=account.permits,
+            epoch=self.epoch,
+            limit=self.limit,
+            ttl_s=self.ttl_s,
+            next_exchange_s=max(self.exchange_s, stretched),
+            others_in_flight=self.in_flight - account.in_flight,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to one request, with what was known when it was given; in_flight_at_send counts itself."""
+
+    epoch: int
+    limit: int
+    in_flight_at_send: int
+
+
+class WorkerLease:
+    """A worker's purse of permits. Sends only while the lease is fresh and nothing made it brake."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.sequence = 0
+        self._lease = Lease(permits=0, epoch=0, limit=0, ttl_s=0.0, next_exchange_s=0.0)
+        self._permits = 0
+        self._peak = 0
+        self._asked_at = 0.0
+        self._fresh_until: float | None = None  # None: no lease yet
+        self._braked_at: int | None = None  # sequence of the last exchange begun before the brake
+
+    @property
+    def lease(self) -> Lease:
+        return self._lease
+
+    def take(self, *, now: float) -> Permit | None:
+        """Start one request, or None: nothing free, braked, or the lease ran out."""
+        if self._braked_at is not None or self.in_flight >= self._permits or self.is_expired(now=now):
+            return None
+        self.in_flight += 1
+        self._peak = max(self._peak, self.in_flight)
+        lease = self._lease
+        return Permit(lease.epoch, lease.limit, self.in_flight + lease.others_in_flight)
+
+    def give_back(self) -> None:
+        """End one request, however it ended."""
+        assert self.in_flight > 0, "a permit came back twice"
+        self.in_flight -= 1
+
+    def brake(self) -> None:
+        """Stop new sends until an exchange that begins after this is answered: a 429, 503 or reset was seen here."""
+        self._braked_at = self.sequence
+
+    def is_expired(self, *, now: float) -> bool:
+        """True once a lease was had and not renewed within its TTL: stop sending, finish, flush, exit."""
+        return self._fresh_until is not None and now > self._fresh_until
+
+    def ask(self, *, want: int, now: float) -> tuple[int, int, int, int]:
+        """Begin an exchange. Returns (sequence, in_flight, peak since the last one, held).
+
+        Until the answer, the worker keeps to `held`: it gives back at once what it has no use for.
+        """
+        self.sequence += 1
+        self._asked_at = now
+        self._permits = min(self._permits, self.in_flight + max(want, 0))
+        peak, self._peak = max(self._peak, self.in_flight), self.in_flight
+        return self.sequence, self.in_flight, peak, self._permits
+
+    def renew(self, lease: Lease) -> None:
+        """Take the answer of the exchange that `ask` began; the TTL counts from the asking."""
+        self._lease, self._permits = lease, lease.permits
+        self._fresh_until = self._asked_at + lease.ttl_s
+        if self._braked_at is not None and self.sequence > self._braked_at:
+            self._braked_at = None

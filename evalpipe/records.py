@@ -1,0 +1,187 @@
+"""The values that flow through a run, left to right: Example, Request, Completion, Score, Result.
+
+Values only: frozen, no I/O, no clock. Instants are float seconds, monotonic and valid inside one process,
+except `sent_at` of a Result, which is a UTC wall-clock time for people and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class Status(StrEnum):
+    """What became of an item. All but FAILED are answers."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"  # finish_reason "length"
+    FILTERED = "filtered"  # finish_reason "content_filter"
+    REFUSED = "refused"  # the model's own refusal field
+    FAILED = "failed"
+
+
+class Key(NamedTuple):
+    """Identity of a result. item_index is dense from 0; repeat and generation count from 0."""
+
+    item_index: int
+    repeat: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of the dataset, as prompts and scorers see it.
+
+    category: "" where the dataset has none. expected: None where there is no reference answer.
+    fields: every column by name, for the prompt template. metadata: columns that are passed through, as JSON text.
+    """
+
+    item_index: int
+    item_id: str
+    category: str
+    expected: str | None
+    fields: Mapping[str, Any]
+    metadata: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One result still owed: an example and which repeat and generation of it."""
+
+    example: Example
+    repeat: int = 0
+    generation: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(self.example.item_index, self.repeat, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A small chunk of work lent to one worker; it goes back to the queue when the worker dies."""
+
+    shard_id: int
+    items: Sequence[WorkItem]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent for one work item; the same for each of its attempts.
+
+    messages: OpenAI chat messages. prompt: the rendered text that is stored. prompt_sha256: hex, of the messages.
+    """
+
+    key: Key
+    item_id: str
+    messages: Sequence[Mapping[str, str]]
+    prompt: str
+    prompt_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A valid answer of the server, with its timings on the wire.
+
+    rtt_s = last byte - sent; ttft_s = first token - sent, None when the answer was not streamed;
+    tpot_s = (rtt_s - ttft_s) / (output_tokens - 1), None below two tokens or without ttft_s.
+    usage_source: "server" (usage block) or "none" (counts are 0 and mean unknown).
+    """
+
+    text: str
+    finish_reason: str
+    status: Status
+    rtt_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    usage_source: str = "none"
+    reasoning: str = ""
+    model: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Verdict on one answer. value in [0, 1]; extracted: the final answer that was compared, "" if none was found."""
+
+    value: float
+    correct: bool
+    extracted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row of parts/: the columns of store/segments.py, in the same order and with the same names.
+
+    None in an answer or score column means "there is none" (failed, or nothing to compare with), never zero.
+    """
+
+    item_id: str
+    item_index: int
+    repeat: int
+    generation: int
+    status: str
+    category: str
+    expected: str | None
+    prompt: str | None
+    response: str | None
+    reasoning: str | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    usage_source: str | None
+    ttft_s: float | None
+    rtt_s: float | None
+    tpot_s: float | None
+    wait_s: float
+    attempts: int
+    retry_wait_s: float
+    in_flight_at_send: int | None
+    limit_at_send: int | None
+    sent_at: float | None  # seconds since the Unix epoch; a UTC timestamp in Parquet
+    endpoint: str
+    model: str
+    request_id: str | None
+    score: float | None
+    correct: bool | None
+    extracted: str | None
+    error_kind: str | None
+    error_code: str | None
+    error_message: str | None
+    prompt_sha256: str
+    worker: str
+    writer_epoch: int
+    permit_epoch: int | None
+    metadata: str
+
+    @property
+    def key(self) -> Key:
+        return Key(self.item_index, self.repeat, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One row of attempts/: every try of every item, failed ones too. attempt counts from 1."""
+
+    item_index: int
+    repeat: int
+    generation: int
+    attempt: int
+    kind: str  # "ok" or a kind of endpoint/failures.py
+    code: str
+    message: str
+    sent_at: float
+    rtt_s: float
+    ttft_s: float | None
+    output_tokens: int
+    retry_after_s: float | None
+    in_flight_at_send: int
+    limit_at_send: int
+    permit_epoch: int
+    worker: str
