@@ -112,7 +112,7 @@ class RunConfig(Section):
     """One run. Everything here and in `control`, `endpoint` (but the model) is operational."""
 
     name: str | None = None
-    output: str = "runs"
+    output: str | None = None  # folder or s3://.. that holds runs; None: EVALPIPE_RUNS, else ./runs
     workers: int | Literal["auto"] = "auto"
     repeats: int = Field(default=1, ge=1)
     resume: Literal["auto", "never", "always"] = "auto"
@@ -163,9 +163,12 @@ class Config(Section):
         return (self.endpoint.base_url or "").startswith("sim://")
 
     def semantic(self) -> dict[str, Any]:
-        """Return the settings that change answers or scores; a run may be resumed only when these are equal."""
+        """Return the settings that change answers or scores; a run may be resumed only when these are equal.
+
+        Where the dataset lies and the order of its items may change: its content is compared by fingerprint.
+        """
         data = self.model_dump(mode="json")
-        dataset = {k: v for k, v in data["dataset"].items() if k != "shuffle"}
+        dataset = {k: v for k, v in data["dataset"].items() if k not in ("path", "split", "shuffle")}
         return {
             "dataset": dataset,
             "prompt": data["prompt"],

@@ -129,36 +129,36 @@ class Result:
     category: str
     expected: str | None
     prompt: str | None
-    response: str | None
-    reasoning: str | None
-    finish_reason: str | None
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    usage_source: str | None
-    ttft_s: float | None
-    rtt_s: float | None
-    tpot_s: float | None
-    wait_s: float
-    attempts: int
-    retry_wait_s: float
-    in_flight_at_send: int | None
-    limit_at_send: int | None
-    sent_at: float | None  # seconds since the Unix epoch; a UTC timestamp in Parquet
-    endpoint: str
-    model: str
-    request_id: str | None
-    score: float | None
-    correct: bool | None
-    extracted: str | None
-    error_kind: str | None
-    error_code: str | None
-    error_message: str | None
-    prompt_sha256: str
-    worker: str
-    writer_epoch: int
-    permit_epoch: int | None
-    metadata: str
+    response: str | None = None
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    usage_source: str | None = None
+    ttft_s: float | None = None
+    rtt_s: float | None = None
+    tpot_s: float | None = None
+    wait_s: float = 0.0
+    attempts: int = 0
+    retry_wait_s: float = 0.0
+    in_flight_at_send: int | None = None
+    limit_at_send: int | None = None
+    sent_at: float | None = None  # seconds since the Unix epoch; a UTC timestamp in Parquet
+    endpoint: str = ""
+    model: str = ""
+    request_id: str | None = None
+    score: float | None = None
+    correct: bool | None = None
+    extracted: str | None = None
+    error_kind: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    prompt_sha256: str = ""
+    worker: str = ""
+    writer_epoch: int = 0
+    permit_epoch: int | None = None
+    metadata: str = "{}"
 
     @property
     def key(self) -> Key:

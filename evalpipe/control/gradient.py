@@ -94,7 +94,7 @@ class GradientLaw:
             target = max(gradient, 0.5) * limit + math.sqrt(limit)
         else:
             target = limit * self.ramp if self.state.slow_start else limit + math.sqrt(limit)
-        if target > limit and self._peak < BINDS * limit:
+        if target > limit and self._peak < BINDS * math.floor(limit):
             target = limit  # not in use: hold
         return self._move(target, "queue" if target < limit else "grow", count, recent=recent)
 

@@ -30,12 +30,13 @@ class WorkState:
     """Everything the meter remembers, JSON-able. shape: weights of (1, prompt tokens, output tokens) in work units.
 
     sums: decayed weighted moments, upper triangle of x x^T by rows, then x*rtt. minima: (bucket number, seconds per
-    unit of work), oldest first.
+    unit of work), oldest first; buckets count observed time (elapsed_s), so that another host may go on with them.
     """
 
     shape: list[float] = field(default_factory=lambda: list(PRIOR))
     sums: list[float] = field(default_factory=lambda: [0.0] * 9)
     minima: list[list[float]] = field(default_factory=list)
+    elapsed_s: float = 0.0
 
 
 class WorkModel:
@@ -87,9 +88,12 @@ class GradientMeter:
         self.model = WorkModel(self.state)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._block: list[float] = []
+        self._now: float | None = None
 
     def observe(self, sample: Sample, *, now: float) -> float | None:
         """Take one sample in; return its latency per unit of work in seconds, None if it measures nothing."""
+        self.state.elapsed_s += now - self._now if self._now is not None else 0.0
+        self._now = now
         if sample.outcome is not Outcome.OK or sample.rtt_s <= 0.0:
             return None
         ratio = sample.rtt_s / self.model.work(sample.prompt_tokens, sample.output_tokens)
@@ -99,11 +103,11 @@ class GradientMeter:
         self._recent.append(ratio)
         self._block.append(ratio)
         if len(self._block) >= BLOCK:
-            self._close_block(now)
+            self._close_block()
         return ratio
 
-    def _close_block(self, now: float) -> None:
-        median, bucket = statistics.median(self._block), float(now // BUCKET_S)
+    def _close_block(self) -> None:
+        median, bucket = statistics.median(self._block), self.state.elapsed_s // BUCKET_S
         self._block.clear()
         minima = self.state.minima
         if minima and minima[-1][0] == bucket:

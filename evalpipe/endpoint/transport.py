@@ -1,0 +1,121 @@
+"""Below the openai client: its HTTP client, the stamps of an attempt, and the hooks that stop bad responses early.
+
+The SDK would follow redirects, read an error body of any size and wait for a connection inside the latency; all of that
+is settled here. aiohttp carries the bytes, at two thirds of the CPU of the SDK's default (FACTS).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import httpx2
+from openai import DefaultAioHttpClient
+
+from evalpipe.config import EndpointConfig
+from evalpipe.endpoint.answer import Answer
+from evalpipe.endpoint.failures import classify_body, make
+from evalpipe.errors import EndpointError
+from evalpipe.records import Completion
+
+MAX_ERROR_BYTES = 64 * 1024  # enough for any error object
+WRITE_TIMEOUT_S = 30.0
+KEEPALIVE_S = 60.0
+
+#: Encodings that blow the 16 KiB of one read up to 16 MiB at most; brotli and stacked encodings have no such bound.
+ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
+
+
+class Progress(Protocol):
+    """Told how a stream comes along, so that the worker can count what waits and what flows."""
+
+    def first_token(self) -> None:
+        """Note that the first text of the answer or of its reasoning is here; called at most once an attempt."""
+
+    def tokens(self, count: int) -> None:
+        """Add events that brought text. About as many tokens; the exact number comes with the usage at the end."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The stamps of the attempt under way; instants are monotonic seconds, 0.0 until they happen."""
+
+    hide: Sequence[str] = ()
+    progress: Progress | None = None
+    sent_at: float = 0.0
+    first_token_at: float = 0.0
+    last_byte_at: float = 0.0
+    request_id: str = ""
+
+    def on_tokens(self, count: int) -> None:
+        if not self.first_token_at:
+            self.first_token_at = self.last_byte_at
+            if self.progress:
+                self.progress.first_token()
+        if self.progress:
+            self.progress.tokens(count)
+
+    def complete(self, answer: Answer) -> Completion:
+        return answer.completion(
+            rtt_s=self.last_byte_at - self.sent_at,
+            ttft_s=self.first_token_at - self.sent_at if self.first_token_at else None,
+            request_id=self.request_id,
+        )
+
+    def failed(self, error: EndpointError) -> EndpointError:
+        """Return a fresh error with the time on the wire: no traceback, no chain to an exception that holds the key."""
+        rtt_s = time.monotonic() - self.sent_at if self.sent_at else 0.0
+        return type(error)(replace(error.failure, rtt_s=rtt_s, request_id=self.request_id))
+
+
+# the hooks of the HTTP client know the request but not who sends it; the context of the task does
+current: ContextVar[Attempt] = ContextVar("evalpipe_attempt")
+
+
+def http_client(config: EndpointConfig, *, cap: int) -> httpx2.AsyncClient:
+    """Build the client for at most `cap` requests at a time; those who use it set `current` first."""
+    connections = math.ceil(cap * 1.1) + 2  # above the cap: nobody waits for a connection inside a latency
+    return DefaultAioHttpClient(
+        trust_env=config.trust_env,
+        follow_redirects=False,  # a redirect would carry the prompt to another origin
+        limits=httpx2.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
+        ),
+        # no read timeout: it restarts with every byte, and a queued request is silent for minutes; the deadline ends it
+        timeout=httpx2.Timeout(
+            connect=config.connect_timeout_s, read=None, write=WRITE_TIMEOUT_S, pool=config.connect_timeout_s
+        ),
+        event_hooks={"request": [_on_request], "response": [_on_response]},
+    )
+
+
+async def _on_request(request: httpx2.Request) -> None:
+    current.get().sent_at = time.monotonic()
+
+
+async def _on_response(response: httpx2.Response) -> None:
+    """Turn everything but a readable 2xx into an error of ours, before the SDK reads its body."""
+    attempt = current.get()
+    attempt.request_id = response.headers.get("x-request-id", "")[:200]
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if response.status_code >= 300:
+        body = await _read_error(response) if encoding in ENCODINGS else b""
+        raise classify_body(response.status_code, body, headers=response.headers, now=time.time(), hide=attempt.hide)
+    if encoding not in ENCODINGS:
+        raise make("bad_body", f"asked for no content encoding, got {encoding[:40]!r}")
+
+
+async def _read_error(response: httpx2.Response) -> bytes:
+    """Return the start of an error body; what the status says stands, even if the body is cut."""
+    body = b""
+    with suppress(httpx2.HTTPError):
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > MAX_ERROR_BYTES:
+                break
+    return body[:MAX_ERROR_BYTES]

@@ -1,0 +1,85 @@
+"""The two Ray actors: shells that stamp the time, call the core and return. They hold no policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from evalpipe.config import ControlConfig
+from evalpipe.control.build import build_law
+from evalpipe.control.core import ControlCore, Tick, TimedChange
+from evalpipe.control.lease import Lease, Report
+from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
+from evalpipe.runtime.worker import WorkerLoop
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecords:
+    """What the controller recorded since the last reading, and where it stands now."""
+
+    limit: float
+    in_flight: int
+    ticks: Sequence[Tick]
+    changes: Sequence[TimedChange]
+
+
+def build_core(config: ControlConfig) -> ControlCore:
+    """Build control for a run. Raises ConfigError for a law or option that does not exist."""
+    bounded = partial(build_law, start=config.start, min_limit=config.min_limit, max_limit=config.max_limit)
+    law = bounded(config.law, **config.options)
+    shadows = {name: bounded(name) for name in config.shadows}
+    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows)
+
+
+class ControllerActor:
+    """Owns the one limit. Every method answers at once: a parked call would block the one that frees it."""
+
+    def __init__(self, config: ControlConfig) -> None:
+        self._core = build_core(config)
+
+    def exchange(self, report: Report) -> Lease:
+        return self._core.exchange(report, now=time.monotonic())
+
+    def release(self, worker: str) -> None:
+        self._core.release(worker)
+
+    def read(self) -> ControlRecords:
+        ticks, changes = self._core.drain_records()
+        return ControlRecords(self._core.limit, self._core.book.in_flight, ticks, changes)
+
+
+class WorkerActor:
+    """One process that sends requests. Its loop starts with the actor; the driver polls it."""
+
+    def __init__(self, spec: WorkerSpec, controller: Any) -> None:
+        logging.basicConfig(level=logging.WARNING, format="time=%(asctime)s level=%(levelname)s %(message)s")
+        self._spec, self._controller = spec, controller
+        self._loop: WorkerLoop | None = None
+        self._starting = asyncio.Lock()
+
+    async def poll(self, poll: Poll) -> PollReply:
+        async with self._starting:
+            if self._loop is None:
+                self._loop = WorkerLoop(self._spec, self._exchange)
+                self._loop.start()
+        return await self._loop.poll(poll)
+
+    async def _exchange(self, report: Report) -> Lease:
+        try:
+            lease: Lease = await self._controller.exchange.remote(report)
+        except RayError as error:
+            raise ConnectionError(f"controller: {type(error).__name__}") from None
+        return lease
+
+
+# max_task_retries would run every request in flight again from the start, paid twice: we supervise ourselves
+CONTROLLER = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(ControllerActor)
+WORKER = ray.remote(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(WorkerActor)

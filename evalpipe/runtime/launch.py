@@ -1,0 +1,144 @@
+"""From an open session to an ended run: Ray, the claim on the log, the fleet, the driver, and the parts at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from evalpipe.errors import Fenced
+from evalpipe.runtime import fleet as ray_fleet
+from evalpipe.runtime.committer import Committer
+from evalpipe.runtime.driver import Driver, Outcome
+from evalpipe.runtime.fleet import Fleet
+from evalpipe.runtime.progress import Progress
+from evalpipe.runtime.recorder import Recorder
+from evalpipe.runtime.session import Session, max_limit
+from evalpipe.runtime.signals import StopSignals
+from evalpipe.store.compact import compact
+from evalpipe.store.liveness import BEAT_S, Heartbeat, LeaseRecord, Liveness, Watcher, read_lease
+from evalpipe.store.log import Log
+
+log = logging.getLogger(__name__)
+
+ITEMS_PER_WORKER = 32  # a worker process costs seconds and 200 MB; fewer items are not worth another one
+JOB_ID_ENV = "RAY_JOB_SUBMISSION_ID"
+WATCH_EVERY_S = 1.0
+
+
+def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[[str], None]) -> Outcome:
+    """Do what the session owes. say: told one line at a time what is being waited for.
+
+    Raises Fenced when another driver works on this run, ConfigError when there is no Ray where one was named.
+    """
+    if not session.config.run.takeover:
+        await_silence(session, say=say)
+    say("starting Ray" if "RAY_ADDRESS" not in os.environ else "joining Ray")
+    ray_fleet.connect(session.config.run.ray_address)
+    run_log = Log(session.store)
+    with StopSignals() as signals, _pulse(session, run_log) as pulse:
+        committer = Committer(session.store, run_log)
+        committer.adopt()
+        recorder = Recorder(session.store, run_log)
+        outcome = _drive(session, committer, recorder, pulse, signals, show)
+        recorder.flush()
+        compact(session.store, run_log)
+    return outcome
+
+
+def worker_count(session: Session, *, cores: int) -> int:
+    """Return how many workers: as configured, or one a core, fewer when limit or data need fewer."""
+    configured = session.config.run.workers
+    if isinstance(configured, int):
+        return configured
+    owed = session.expected - session.done
+    return max(min(cores, max_limit(session.config.control), -(-owed // ITEMS_PER_WORKER)), 1)
+
+
+def await_silence(session: Session, *, say: Callable[[str], None]) -> None:
+    """Make sure that no other driver works on this run: watch its counter on our own clock.
+
+    Raises Fenced, naming where it runs, when it lives.
+    """
+    epoch = session.state.epoch
+    if epoch == 0:
+        return
+    watcher = Watcher(host=socket.gethostname())
+    is_told = False
+    while True:
+        record = read_lease(session.store, epoch)
+        verdict = watcher.assess(record, now=time.monotonic())
+        if verdict is Liveness.DEAD:
+            return
+        if verdict is Liveness.ALIVE:
+            raise Fenced(_is_alive(record))
+        if not is_told:
+            say("the last driver of this run left without a word; watching 20 s for it (--takeover skips)")
+            is_told = True
+        time.sleep(WATCH_EVERY_S)
+
+
+def _is_alive(record: LeaseRecord | None) -> str:
+    where = record.describe() if record is not None else "elsewhere"
+    return f"another driver works on this run ({where}); wait for it, or take over with --takeover"
+
+
+def _drive(
+    session: Session,
+    committer: Committer,
+    recorder: Recorder,
+    pulse: _Pulse,
+    signals: StopSignals,
+    show: Callable[[Progress], None],
+) -> Outcome:
+    workers = worker_count(session, cores=ray_fleet.cores())
+    fleet = Fleet(session.config.control, workers=workers)
+    try:
+        return Driver(
+            session,
+            fleet=fleet,
+            committer=committer,
+            recorder=recorder,
+            pulse=pulse,
+            signals=signals,
+            workers=workers,
+            show=show,
+        ).run()
+    finally:
+        fleet.stop()
+
+
+class _Pulse:
+    """The heartbeat, beaten by the driver's own loop: a driver that hangs is a dead one."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._beat_at = float("-inf")
+
+    def beat(self, *, now: float) -> None:
+        if now - self._beat_at < BEAT_S:
+            return
+        self._beat_at = now
+        try:
+            self._heartbeat.beat()
+        except OSError as error:
+            log.warning("heartbeat error=%s", error)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._heartbeat.end()
+
+
+@contextlib.contextmanager
+def _pulse(session: Session, run_log: Log) -> Iterator[_Pulse]:
+    """Claim the run and keep saying that we live, until the end."""
+    epoch = run_log.claim(session.spec.sha256)
+    pulse = _Pulse(Heartbeat(session.store, epoch, job=os.environ.get(JOB_ID_ENV, "")))
+    pulse.beat(now=time.monotonic())
+    try:
+        yield pulse
+    finally:
+        pulse.end()

@@ -1,0 +1,91 @@
+"""What driver and workers say to each other. Plain values: no exception, key or client object crosses.
+
+The driver is the only caller. A poll may be repeated: shards are known by id, what a worker reports stays in its
+replies until the driver has acknowledged it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evalpipe.config import Config
+from evalpipe.errors import Failure
+from evalpipe.records import Key, Shard
+from evalpipe.store.segments import SegmentInfo
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All a worker needs to start. incarnation: counts the processes that had this name, from 1.
+
+    writer_epoch, spec_sha256: of the run's log, stamped on every row and segment. cap: most requests it may ever have
+    in flight (size of its connection pool).
+    """
+
+    name: str
+    incarnation: int
+    run_name: str
+    config: Config
+    base_url: str
+    model: str
+    store_url: str
+    writer: str
+    writer_epoch: int
+    spec_sha256: str
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One file that a worker put into the store; number counts its reports from 1."""
+
+    number: int
+    info: SegmentInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """assign: new shards. acked: the last report number that is in the log. drain: send nothing more."""
+
+    assign: Sequence[Shard] = ()
+    acked: int = 0
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals of one worker process since it started; the driver adds them up for the panel only."""
+
+    finished: int = 0
+    answered: int = 0
+    correct: int = 0
+    scored: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PollReply:
+    """wants: items it could use now. queued: items not sent yet, waiting retries included. unwritten: rows in memory.
+
+    cpu_share: of one core since the last poll. lag_s: worst lateness of the event loop since then.
+    idle_s: seconds since the last attempt ended well, None before any. fatal: why the whole run cannot go on.
+    """
+
+    written: Sequence[Written]
+    wants: int
+    queued: int
+    in_flight: int
+    unwritten: int
+    counters: Counters
+    cpu_share: float
+    lag_s: float
+    cpu_s: float
+    rtt_s: Sequence[float] = ()  # of answers since the last poll, for the panel's quantiles
+    last_failure: Failure | None = None
+    fatal: Failure | None = None
+    is_lost: bool = False  # its lease ran out: it sends nothing more
+    released: Sequence[Key] = ()  # items it will not do (drained)

@@ -1,0 +1,117 @@
+"""From a task and what came of it to the rows that are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from evalpipe.control.lease import Permit
+from evalpipe.errors import Failure
+from evalpipe.records import AttemptRecord, Completion, Request, Result, Status
+from evalpipe.runtime.queue import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who writes the rows, and of which server; the same for all rows of a worker process."""
+
+    worker: str
+    writer_epoch: int
+    endpoint: str
+    model: str
+    store_prompts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One attempt as it left. sent_at: seconds since the Unix epoch, for people."""
+
+    permit: Permit
+    sent_at: float
+
+
+def answered(task: Task, request: Request, sent: Sent, completion: Completion, by: Origin) -> Result:
+    """Make the row of an answer, not scored yet."""
+    known = completion.usage_source != "none"
+    return replace(
+        _blank(task, request, sent, by),
+        status=completion.status.value,
+        response=completion.text,
+        reasoning=completion.reasoning or None,
+        finish_reason=completion.finish_reason,
+        prompt_tokens=completion.prompt_tokens if known else None,
+        output_tokens=completion.output_tokens if known else None,
+        cached_tokens=completion.cached_tokens if known else None,
+        usage_source=completion.usage_source,
+        ttft_s=completion.ttft_s,
+        rtt_s=completion.rtt_s,
+        tpot_s=completion.tpot_s,
+        request_id=completion.request_id or None,
+    )
+
+
+def failed(task: Task, request: Request, sent: Sent, failure: Failure, by: Origin) -> Result:
+    """Make the row of an item that got no answer: no response, no score, the reason instead."""
+    return replace(
+        _blank(task, request, sent, by),
+        rtt_s=failure.rtt_s,
+        request_id=failure.request_id or None,
+        error_kind=failure.kind,
+        error_code=failure.code or None,
+        error_message=failure.message or None,
+    )
+
+
+def attempt(task: Task, sent: Sent, outcome: Completion | Failure, by: Origin) -> AttemptRecord:
+    """Make the row of one try, whatever came of it."""
+    key, permit = task.key, sent.permit
+    row = AttemptRecord(
+        item_index=key.item_index,
+        repeat=key.repeat,
+        generation=key.generation,
+        attempt=task.tries,
+        kind="ok",
+        code="",
+        message="",
+        sent_at=sent.sent_at,
+        rtt_s=outcome.rtt_s,
+        ttft_s=None,
+        output_tokens=0,
+        retry_after_s=None,
+        in_flight_at_send=permit.in_flight_at_send,
+        limit_at_send=permit.limit,
+        permit_epoch=permit.epoch,
+        worker=by.worker,
+    )
+    if isinstance(outcome, Completion):
+        return replace(row, ttft_s=outcome.ttft_s, output_tokens=outcome.output_tokens)
+    return replace(
+        row, kind=outcome.kind, code=outcome.code, message=outcome.message, retry_after_s=outcome.retry_after_s
+    )
+
+
+def _blank(task: Task, request: Request, sent: Sent, by: Origin) -> Result:
+    """Make the row of an item that has neither an answer nor a reason yet."""
+    example, key, permit = task.item.example, task.key, sent.permit
+    return Result(
+        item_id=example.item_id,
+        item_index=key.item_index,
+        repeat=key.repeat,
+        generation=key.generation,
+        status=Status.FAILED.value,
+        category=example.category,
+        expected=example.expected,
+        prompt=request.prompt if by.store_prompts else None,
+        wait_s=task.wait_s,
+        attempts=task.tries,
+        retry_wait_s=task.retry_wait_s,
+        in_flight_at_send=permit.in_flight_at_send,
+        limit_at_send=permit.limit,
+        sent_at=sent.sent_at,
+        endpoint=by.endpoint,
+        model=by.model,
+        prompt_sha256=request.prompt_sha256,
+        worker=by.worker,
+        writer_epoch=by.writer_epoch,
+        permit_epoch=permit.epoch,
+        metadata=example.metadata,
+    )

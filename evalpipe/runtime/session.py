@@ -1,0 +1,210 @@
+"""Everything that must be right before the first request: config, data, folder, endpoint. Cheap first, Ray last.
+
+Opening a session either gives all of it or raises with one clear line, and leaves nothing half written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from evalpipe.config import Config, ControlConfig
+from evalpipe.control.build import RECIPES, build_law, resolve_law
+from evalpipe.data import Dataset, open_dataset
+from evalpipe.endpoint.preflight import Preflight, preflight
+from evalpipe.errors import ConfigError
+from evalpipe.prompt import Prompter
+from evalpipe.scoring.scorers import build_scorer
+from evalpipe.sim.profiles import profile
+from evalpipe.sim.server import SimServer
+from evalpipe.store.log import read_state
+from evalpipe.store.objects import NotFound, ObjectStore, open_store, probe
+from evalpipe.store.spec import Spec, read_spec, write_spec
+from evalpipe.store.state import LogState
+
+SIM_SCHEME = "sim://"
+SIM_MODEL = "sim"
+OUTPUT_ENV = "EVALPIPE_RUNS"
+JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submitted job
+VERSIONS_OF = ("evalpipe", "ray", "openai", "pyarrow", "datasets", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run that may begin. config: with everything resolved. state: of the log, as found.
+
+    folder: where the run lies on this machine, None in a bucket. endpoint: None where nothing is left to send.
+    """
+
+    config: Config
+    name: str
+    store: ObjectStore
+    folder: Path | None
+    dataset: Dataset
+    spec: Spec
+    state: LogState
+    endpoint: Preflight | None
+    sim: SimServer | None
+
+    @property
+    def expected(self) -> int:
+        return self.spec.items * self.spec.repeats
+
+    @property
+    def done(self) -> int:
+        counts = self.state.counts
+        return counts.ok + counts.failed
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= self.expected
+
+
+@contextmanager
+def open_session(config: Config) -> Iterator[Session]:
+    """Resolve a config and open what it names; close it all at the end.
+
+    Raises ConfigError or DataError (exit 2), RunFatal for an endpoint that cannot serve (77, 78), StateError for stored
+    data that does not fit (78).
+    """
+    check_settings(config)
+    with ExitStack() as stack:
+        dataset = stack.enter_context(open_dataset(config.dataset))
+        Prompter(config.prompt).validate(dataset.columns)
+        looked = None
+        if config.endpoint.model is None:
+            config, looked = _resolve_model(config)
+        name, store = find_run(config, dataset.name)
+        spec = _spec(config, dataset)
+        probe(store)
+        write_spec(store, spec)
+        state = read_state(store)
+        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+        session = Session(config, name, store, local_folder(store.url), dataset, spec, state, looked, None)
+        if not session.is_complete:
+            session = _with_endpoint(session, stack)
+        store.put("config.yaml", session.config.to_yaml().encode())
+        yield session
+
+
+def check_settings(config: Config) -> None:
+    """Build what is built from settings alone, to meet every mistake in them before any work."""
+    control = config.control
+    build_law(
+        control.law, start=control.start, min_limit=control.min_limit, max_limit=control.max_limit, **control.options
+    )
+    for shadow in control.shadows:
+        resolve_law(shadow)
+    build_scorer(config.scorer)
+    if config.is_simulated:
+        profile(sim_profile(config), **config.sim.options)
+    output_of(config)
+
+
+def sim_profile(config: Config) -> str:
+    return (config.endpoint.base_url or "").removeprefix(SIM_SCHEME)
+
+
+def max_limit(control: ControlConfig) -> int:
+    """Return the largest limit that the law may set."""
+    recipe = RECIPES[resolve_law(control.law)[0]]
+    bounds = recipe.bounds(start=control.start, min_limit=control.min_limit, max_limit=control.max_limit)
+    return int(bounds.start if resolve_law(control.law)[0] == "fixed" else bounds.max_limit)
+
+
+def output_of(config: Config) -> str:
+    """Return where runs go: run.output, else EVALPIPE_RUNS, else ./runs.
+
+    Raises ConfigError for a relative folder inside a Ray job: its working folder is a copy that is thrown away.
+    """
+    output = config.run.output or os.environ.get(OUTPUT_ENV) or "runs"
+    if JOB_ENV in os.environ and "://" not in output and not Path(output).is_absolute():
+        raise ConfigError(
+            f"output folder {output!r} is relative, and inside a Ray job that is a throw-away copy;"
+            f" give -o an absolute folder or s3://.., or set {OUTPUT_ENV}"
+        )
+    return output.rstrip("/")
+
+
+def find_run(config: Config, dataset_name: str) -> tuple[str, ObjectStore]:
+    """Return name and storage of the run that is meant: found, or to be made, as run.resume says."""
+    output = output_of(config)
+    model = (config.endpoint.model or "model").replace("/", "-")
+    name = config.run.name or f"{dataset_name}-{model}-{config.semantic_hash()[:8]}"
+    store = open_store(f"{output}/{name}")
+    if config.run.resume == "always" and not exists(store):
+        raise ConfigError(f"no run to resume at {store.url}; leave out --resume always to start it")
+    if config.run.resume == "never":
+        number = 1
+        while exists(store):
+            number += 1
+            store = open_store(f"{output}/{name}-{number}")
+        name = name if number == 1 else f"{name}-{number}"
+    return name, store
+
+
+def exists(store: ObjectStore) -> bool:
+    try:
+        read_spec(store)
+    except NotFound:
+        return False
+    except OSError as error:
+        raise ConfigError(f"cannot read {store.url}: {error.strerror or error}") from None
+    return True
+
+
+def local_folder(url: str) -> Path | None:
+    return None if "://" in url else Path(url)
+
+
+def _spec(config: Config, dataset: Dataset) -> Spec:
+    versions = {name: version(name) for name in VERSIONS_OF} | {"python": platform.python_version()}
+    return Spec(config.semantic(), dataset.fingerprint, len(dataset), config.run.repeats, versions=versions)
+
+
+def _resolve_model(config: Config) -> tuple[Config, Preflight | None]:
+    """Find the model's name where none is given: it is part of what a run is about."""
+    if config.is_simulated:
+        return _with_model(config, SIM_MODEL), None
+    looked = asyncio.run(preflight(config.endpoint, config.sampling))
+    return _with_model(config, looked.model), looked
+
+
+def _with_model(config: Config, model: str) -> Config:
+    return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"model": model})})
+
+
+def _with_endpoint(session: Session, stack: ExitStack) -> Session:
+    """Start the simulated server if it is meant, and look at the endpoint."""
+    config, sim, looked = session.config, None, session.endpoint
+    endpoint = config.endpoint
+    if config.is_simulated:
+        sim = stack.enter_context(_start_sim(session))
+        endpoint = endpoint.model_copy(update={"base_url": sim.base_url})
+    if looked is None:
+        looked = asyncio.run(preflight(endpoint, config.sampling))
+    if looked.streams_usage is False and endpoint.include_usage:
+        config = config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"include_usage": False})})
+    return Session(
+        config, session.name, session.store, session.folder, session.dataset, session.spec, session.state, looked, sim
+    )
+
+
+def _start_sim(session: Session) -> SimServer:
+    config = session.config
+    ledger = session.folder / "sim-ledger.jsonl" if session.folder else None
+    return SimServer(
+        sim_profile(config),
+        options=config.sim.options,
+        dataset=config.dataset.path,
+        ledger=ledger,
+        accuracy=config.sim.accuracy,
+        seed=config.sim.seed,
+        faults=config.sim.faults,
+    )

@@ -1,0 +1,307 @@
+"""The worker's loop: one asyncio loop that sends what the gate permits and keeps what comes back.
+
+No Ray here: the actor in runtime/actors.py is a shell around it, and so is a test. Order inside a request: the answer
+is validated, its row is buffered, then the permit goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+from urllib.parse import quote
+
+from evalpipe.control.lease import Lease, Permit, Report
+from evalpipe.control.retry import RetryPolicy
+from evalpipe.endpoint.client import Endpoint, derive_deadline
+from evalpipe.errors import DataError, EndpointError, EvalPipeError, Failure, ItemRefused, Paused, RunFatal
+from evalpipe.prompt import Prompter
+from evalpipe.records import Completion, Key, Request, Result
+from evalpipe.runtime import rows
+from evalpipe.runtime.gates import LimitGate
+from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
+from evalpipe.runtime.observer import Observer, Watch
+from evalpipe.runtime.outbox import Outbox
+from evalpipe.runtime.queue import Task, TaskQueue
+from evalpipe.runtime.tally import Tally, Usage
+from evalpipe.scoring.scorers import build_scorer
+from evalpipe.store.objects import open_store
+
+log = logging.getLogger(__name__)
+
+#: Kinds at which a worker brakes its own new sends at once: overload, or a connection the server threw away.
+BRAKING = frozenset({"rate_limited", "overloaded", "reset"})
+EXCHANGE_TIMEOUT_S = 5.0
+WANT_S = 1.0  # a worker keeps work for about so long, or twice its permits
+
+Exchange = Callable[[Report], Awaitable[Lease]]
+
+
+class Sender(Protocol):
+    """What the loop asks of an endpoint; endpoint.client.Endpoint is the real one."""
+
+    async def send(
+        self, request: Request, *, trace: str | None = None, deadline_s: float, progress: Watch | None = None
+    ) -> Completion: ...
+
+    async def aclose(self) -> None: ...
+
+
+class WorkerLoop:
+    """Send items, keep results. Built and used inside one event loop; `poll` is the driver's only call."""
+
+    def __init__(self, spec: WorkerSpec, exchange: Exchange, *, sender: Sender | None = None) -> None:
+        self._spec, self._exchange = spec, exchange
+        config = spec.config
+        self._gate = LimitGate(worker=spec.name, incarnation=spec.incarnation, clock=time.monotonic)
+        self._queue, self._observer, self._outbox = TaskQueue(), Observer(), Outbox(open_store(spec.store_url), spec)
+        self._sender: Sender = sender or Endpoint(
+            config.endpoint, config.sampling, model=spec.model, base_url=spec.base_url, cap=spec.cap
+        )
+        self._prompter, self._scorer = Prompter(config.prompt), build_scorer(config.scorer)
+        self._retry = RetryPolicy(max_attempts=config.endpoint.max_attempts)
+        self._rng = random.Random(f"{spec.writer}/{spec.name}/{spec.incarnation}")
+        self._deadline_s = config.endpoint.deadline_s or derive_deadline(config.sampling.max_tokens)
+        self._origin = rows.Origin(
+            f"{spec.name}.{spec.incarnation}", spec.writer_epoch, spec.base_url, spec.model, config.run.store_prompts
+        )
+        self._trace = config.is_simulated or config.endpoint.trace_header
+        self._work = asyncio.Event()
+        self._known: set[int] = set()
+        self._released: list[Key] = []
+        self._tally = Tally()
+        self._fatal: Failure | None = None
+        self._last_failure: Failure | None = None
+        self._drain = False
+        self._usage = Usage()
+        self._running: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to exchange, send and flush. Call once, inside the event loop."""
+        self._loops = [
+            asyncio.create_task(loop(), name=loop.__name__)
+            for loop in (self._exchange_loop, self._send_loop, self._flush_loop)
+        ]
+
+    async def poll(self, poll: Poll) -> PollReply:
+        """Take new shards, answer with what happened. May be repeated: shards are known by their id."""
+        self._check_loops()
+        for shard in poll.assign:
+            if shard.shard_id not in self._known:
+                self._known.add(shard.shard_id)
+                now = time.monotonic()
+                self._queue.add(Task(item, ready_at=now) for item in shard.items)
+        if poll.drain and not self._drain:
+            self._drain = True
+            self._released.extend(self._queue.drop_all())
+        self._work.set()
+        if self._drain and not self._running:
+            await self._outbox.flush(now=time.monotonic(), everything=True)
+        return self._reply(poll)
+
+    async def stop(self) -> None:
+        """Cancel everything and close the client; what was not flushed is lost, as in a crash."""
+        for task in [*self._loops, *self._running]:
+            task.cancel()
+        await asyncio.gather(*self._loops, *self._running, return_exceptions=True)
+        await self._sender.aclose()
+
+    def _reply(self, poll: Poll) -> PollReply:
+        cpu_share, lag_s = self._usage.read()
+        in_hand = len(self._queue)
+        wants = max(2 * self._gate.permits, self._tally.recent_rate() * WANT_S, 8) - in_hand
+        stopped = self._drain or self._fatal is not None or self._outbox.is_full
+        return PollReply(
+            written=self._outbox.pending(acked=poll.acked),
+            wants=0 if stopped else max(int(wants), 0),
+            queued=in_hand,
+            in_flight=self._gate.in_flight,
+            unwritten=self._outbox.unwritten,
+            counters=self._tally.counters(),
+            cpu_share=cpu_share,
+            lag_s=lag_s,
+            cpu_s=time.process_time(),
+            rtt_s=self._tally.take_rtts(),
+            last_failure=self._last_failure,
+            fatal=self._fatal or self._storage_failure(),
+            is_lost=self._gate.is_expired,
+            released=tuple(self._released),
+        )
+
+    def _storage_failure(self) -> Failure | None:
+        return Failure("storage", message=self._outbox.last_error) if self._outbox.is_broken else None
+
+    def _check_loops(self) -> None:
+        """Bring the end of a background loop to the driver: a worker that cannot work must not look idle."""
+        for task in self._loops:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                log.error("loop=%s", task.get_name(), exc_info=error)
+                self._fatal = self._fatal or Failure("internal", message=f"{type(error).__name__} in {task.get_name()}")
+
+    # --- control ---
+
+    async def _exchange_loop(self) -> None:
+        while True:
+            began = time.monotonic()
+            want = 0 if self._is_stopped else self._queue.ready(now=began)
+            report = self._gate.report(self._observer.take(), want=want)
+            next_s = await self._exchange_once(report)
+            self._usage.note_lag(await _sleep(next_s))
+
+    async def _exchange_once(self, report: Report) -> float:
+        """Send one report until it is answered: it carries samples that must not get lost, and may be repeated."""
+        while True:
+            try:
+                lease = await asyncio.wait_for(self._exchange(report), EXCHANGE_TIMEOUT_S)
+            except (TimeoutError, ConnectionError) as error:
+                log.warning("exchange worker=%s failed=%s", self._spec.name, type(error).__name__)
+                await asyncio.sleep(0.2)
+                continue
+            self._gate.renew(lease)
+            self._work.set()
+            return lease.next_exchange_s
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._drain or self._fatal is not None or self._outbox.is_full
+
+    # --- sending ---
+
+    async def _send_loop(self) -> None:
+        """Give each ready item a permit, in order; the item waits in the queue, not in a task of its own."""
+        while True:
+            await self._until_ready()
+            permit = await self._gate.next()
+            if self._is_stopped or not self._queue.ready(now=time.monotonic()):
+                self._gate.give_back()
+                continue
+            task = self._queue.pop()
+            runner = asyncio.create_task(self._attempt(task, permit))
+            self._running.add(runner)
+            runner.add_done_callback(self._running.discard)
+
+    async def _until_ready(self) -> None:
+        while self._is_stopped or not self._queue.ready(now=time.monotonic()):
+            self._work.clear()
+            due = self._queue.next_due()
+            timeout = 0.5 if due is None else min(max(due - time.monotonic(), 0.0), 0.5)
+            try:
+                await asyncio.wait_for(self._work.wait(), timeout)
+            except TimeoutError:
+                continue
+
+    async def _attempt(self, task: Task, permit: Permit) -> None:
+        """Make one attempt, keep what came of it, give the permit back; never raises."""
+        try:
+            task.tries += 1
+            task.wait_s += max(time.monotonic() - task.ready_at, 0.0)
+            sent = rows.Sent(permit, time.time())
+            request = task.request = task.request or self._render(task, sent)
+            if request is not None:
+                await self._send(task, request, sent)
+        except EvalPipeError as error:
+            self._fatal = self._fatal or Failure("config", message=str(error))
+        except Exception as error:
+            log.exception("attempt worker=%s item=%s", self._spec.name, task.item.example.item_id)
+            self._fatal = self._fatal or Failure("internal", message=f"{type(error).__name__} in a worker, see run.log")
+        finally:
+            self._gate.give_back()
+            self._work.set()
+
+    def _render(self, task: Task, sent: rows.Sent) -> Request | None:
+        """Make the request; an item whose prompt cannot be made is kept as a failure, and None returned."""
+        try:
+            return self._prompter.request(task.item)
+        except DataError as error:
+            unsent = Request(task.key, task.item.example.item_id, (), "", "")
+            self._keep(rows.failed(task, unsent, sent, Failure("prompt", message=str(error)), self._origin))
+            return None
+
+    async def _send(self, task: Task, request: Request, sent: rows.Sent) -> None:
+        watch = self._observer.begin()
+        trace = self._trace_of(task, sent.permit) if self._trace else None
+        try:
+            completion = await self._sender.send(request, trace=trace, deadline_s=self._deadline_s, progress=watch)
+        except EndpointError as error:
+            self._observer.failed(watch, error.failure, sent.permit)
+            self._outbox.add_attempt(rows.attempt(task, sent, error.failure, self._origin))
+            self._on_failure(task, request, sent, error)
+            return
+        except asyncio.CancelledError:
+            watch.first_token()
+            raise
+        self._observer.answered(watch, completion, sent.permit)
+        self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
+        row = rows.answered(task, request, sent, completion, self._origin)
+        self._keep(self._scored(row, task, completion))
+        self._tally.note_answer(completion)
+
+    def _scored(self, row: Result, task: Task, completion: Completion) -> Result:
+        """Score an answer; a scorer that fails says so in the row and leaves it without a score, never with a zero."""
+        try:
+            score = self._scorer(task.item.example, completion)
+        except DataError as error:
+            return replace(row, error_kind="scorer", error_message=str(error))
+        if score is None:
+            return row
+        return replace(row, score=score.value, correct=score.correct, extracted=score.extracted)
+
+    def _on_failure(self, task: Task, request: Request, sent: rows.Sent, error: EndpointError) -> None:
+        failure = self._last_failure = error.failure
+        if failure.kind in BRAKING:
+            self._gate.brake()
+        if isinstance(error, RunFatal):
+            self._fatal = self._fatal or failure
+            self._released.append(task.key)
+            return
+        is_paused = isinstance(error, Paused)
+        task.attempts += not is_paused
+        if isinstance(error, ItemRefused) or not (is_paused or self._retry.can_retry(task.attempts)):
+            self._keep(rows.failed(task, request, sent, failure, self._origin))
+            return
+        self._tally.retries += 1
+        tries = task.tries if is_paused else task.attempts
+        delay = (
+            0.0 if self._is_lone_reset(failure, task) else self._retry.delay(tries, failure.retry_after_s, self._rng)
+        )
+        task.retry_wait_s += delay
+        task.ready_at = time.monotonic() + delay
+        if self._drain:
+            self._released.append(task.key)
+        else:
+            self._queue.again(task, at=task.ready_at)
+
+    @staticmethod
+    def _is_lone_reset(failure: Failure, task: Task) -> bool:
+        """A first reset is most often a keep-alive connection the server had closed: try again at once (FACTS)."""
+        return failure.kind == "reset" and task.attempts == 1
+
+    def _keep(self, result: Result) -> None:
+        self._outbox.add(result)
+        self._tally.note_result(result)
+
+    def _trace_of(self, task: Task, permit: Permit) -> str:
+        key = task.key
+        name, item = quote(self._spec.run_name, safe=""), quote(task.item.example.item_id, safe="")
+        return f"{name}/{item}/{key.repeat}/{key.generation}/{task.tries};{permit.epoch};{permit.limit}"
+
+    # --- storing ---
+
+    async def _flush_loop(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._outbox.is_due.wait(), self._spec.config.run.flush_s)
+            await self._outbox.flush(now=time.monotonic())
+
+
+async def _sleep(seconds: float) -> float:
+    """Sleep and return how much later than asked it woke: the lateness of the event loop."""
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    return time.monotonic() - began - seconds
