@@ -75,6 +75,8 @@ class EndpointConfig(Section):
     first_success_s: float = Field(default=45.0, gt=0)  # before any success the run gives up after this
     trust_env: bool = False  # obey HTTP_PROXY
     trace_header: bool = False
+    price_input: float | None = Field(default=None, ge=0)  # per million tokens, for --dry-run
+    price_output: float | None = Field(default=None, ge=0)
     allow_insecure: bool = False  # plain http to a host that is neither loopback nor private
 
 
@@ -190,16 +192,19 @@ class Config(Section):
 def load_config(
     path: str | Path | None = None,
     *,
+    base: Config | None = None,
     overrides: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """Read a YAML file (None: all defaults) and lay environment, `--set` and flags over it.
+    """Read a YAML file, or take `base` (neither: all defaults), and lay environment, `--set` and flags over it.
 
     overrides: "a.b=value" texts, the value read as YAML. flags: dotted name -> value, None meaning not given.
     environ: defaults to os.environ. Raises ConfigError with the file, the key and what would do.
     """
     data = _read_yaml(Path(path)) if path is not None else {}
+    if base is not None:
+        data = base.model_dump(mode="json")
     for name, text in (os.environ if environ is None else environ).items():
         if name.startswith(ENV_PREFIX):
             _put(data, name[len(ENV_PREFIX) :].lower().split("__"), _parse_scalar(text, where=name))

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from evalpipe.data.files import one_line
 from evalpipe.data.readers import BLOCK_ROWS
 from evalpipe.errors import DataError
@@ -44,3 +46,10 @@ def _load(name: str, *, subset: str | None, split: str) -> Any:
         where = f"hf://{name}{'/' + subset if subset else ''}:{split}"
         hint = "check name, subset and split, or download the files and give their folder"
         raise DataError(f"cannot load {where}: {type(error).__name__}: {one_line(error)}; {hint}") from error
+
+
+def from_table(table: pa.Table) -> Any:
+    """Return an Arrow table as a `datasets.Dataset`, without copying it."""
+    import datasets
+
+    return datasets.Dataset(table)

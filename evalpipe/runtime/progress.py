@@ -23,7 +23,8 @@ class Progress:
     """A snapshot. Times in seconds, rates a second. expected = ok + failed + what is still owed.
 
     ok, failed: in the log, earlier drivers' work included. finished, correct, scored: by this driver's workers.
-    changes: moves of the limit since the last snapshot. p50_s, p99_s: of recent answers, None before any.
+    mean_limit, mean_in_flight: over the time that was recorded. changes: moves of the limit since the last snapshot.
+    p50_s, p99_s: of recent answers, None before any.
     """
 
     elapsed_s: float
@@ -35,10 +36,13 @@ class Progress:
     correct: int
     scored: int
     retries: int
+    output_tokens: int
     failures: Mapping[str, int]
     requests_per_s: float
     tokens_per_s: float
     limit: float
+    mean_limit: float
+    mean_in_flight: float
     in_flight: int
     waiting: int
     gradient: float | None
@@ -78,6 +82,8 @@ class Board:
         self._ticks: deque[Tick] = deque(maxlen=10)
         self._changes: list[TimedChange] = []
         self._bound = Counter[str]()
+        self._ticked = 0
+        self._limit_sum = self._in_flight_sum = 0.0
         self.limit = 0.0
 
     def on_reply(self, worker: str, reply: PollReply) -> None:
@@ -92,6 +98,9 @@ class Board:
     def on_records(self, limit: float, ticks: Sequence[Tick], changes: Sequence[TimedChange]) -> None:
         self.limit = limit
         self._ticks.extend(ticks)
+        self._ticked += len(ticks)
+        self._limit_sum += sum(tick.limit for tick in ticks)
+        self._in_flight_sum += sum(tick.in_flight for tick in ticks)
         self._changes.extend(changes)
 
     @property
@@ -150,10 +159,13 @@ class Board:
             correct=self.total("correct"),
             scored=self.total("scored"),
             retries=self.total("retries"),
+            output_tokens=self.total("output_tokens"),
             failures=self.failures,
             requests_per_s=_mean([tick.requests_per_s for tick in self._ticks]),
             tokens_per_s=_mean([tick.tokens_per_s for tick in self._ticks]),
             limit=self.limit,
+            mean_limit=self._limit_sum / max(self._ticked, 1),
+            mean_in_flight=self._in_flight_sum / max(self._ticked, 1),
             in_flight=self.in_flight,
             waiting=last.waiting if last else 0,
             gradient=last.gradient if last else None,

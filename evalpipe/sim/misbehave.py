@@ -86,7 +86,7 @@ FAULTS = {
         Fault("nan", body=_message("NaN")),
         Fault("list_body", body=b"[1,2]"),
         Fault("empty_body"),
-        Fault("bad_json", body=_message('"cut')[:-60]),
+        Fault("bad_json", body=_message('"cut"')[:-60]),
         Fault("bad_utf8", body=_message('"x"').replace(b'"x"', b'"\xff\xfe"')),
         Fault("oversize", body=b" " * _MIB, repeat=24),
         Fault("reset_early", end="reset"),

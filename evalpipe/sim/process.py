@@ -68,6 +68,11 @@ class SimServer:
         self.base_url: str = ready["base_url"]
         self.pid = self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the child, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def stop(self) -> None:
         """End the child, by force after five seconds. May be called again."""
         if self._process.poll() is None:

@@ -159,7 +159,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def profile(name: str, **overrides: Any) -> Profile:
+def profile(name: str, /, **overrides: Any) -> Profile:
     """Return the profile of that name, some of its numbers replaced. Raises ConfigError naming the nearest right one.
 
     overrides: fields of BatchingParams or CliffParams, Lengths or Work, QuotaParams and BalancerParams, and

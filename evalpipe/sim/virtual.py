@@ -1,14 +1,14 @@
 """Virtual time: the real control code (law, LeaseBook, WorkerLease, RetryPolicy) against the server models, no clock.
 
 Thousands of requests cost about a second. Workers, their exchange interval and the delay of a call to the controller
-are parameters, so what is tuned here meets the same feedback it meets on a cluster.
+are parameters, so what is tuned here meets the same feedback it meets on a cluster. Left out: first tokens that are
+overdue and streams that stall are not counted yet (no law reads them), and workers never die here.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,60 +16,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evalpipe.control.core import ControlCore, Tick, TimedChange
+from evalpipe.control.core import ControlCore
 from evalpipe.control.law import Law
-from evalpipe.control.lease import Permit, Report, WorkerLease
+from evalpipe.control.lease import Lease, Permit, Report, WorkerLease
 from evalpipe.control.observation import Observation, Outcome, Sample
 from evalpipe.control.retry import RetryPolicy
-from evalpipe.errors import StateError
-from evalpipe.sim.engine import Job, Rejection, ServerModel
+from evalpipe.errors import ConfigError
+from evalpipe.sim.engine import Event, Job, Rejection, ServerModel
+from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
+
+# What the failure table makes of a refusal (endpoint/failures.py, which is a layer beside this one).
+REJECTED_KINDS = {429: "rate_limited", 503: "overloaded"}
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualSetup:
-    """How the cluster around the server looks. Times in seconds; lag_s is a whole call there and back."""
-
-    workers: int = 1
-    exchange_s: float = 0.1
-    lag_s: float = 0.0
-    seed: int = 0
-    horizon_s: float = 100_000.0  # a law that never finishes is stopped here
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualRun:
-    """What happened. Arrays have one entry a finished job, in order of completion.
-
-    done_at, rtt_s: float64[n] seconds; work: float64[n]. unfinished: jobs left at the horizon.
-    """
-
-    makespan_s: float
-    done_at: np.ndarray
-    rtt_s: np.ndarray
-    work: np.ndarray
-    rejections: int
-    attempts: int
-    unfinished: int
-    peak_in_flight: int
-    mean_in_flight: float
-    preemptions: int
-    ticks: list[Tick]
-    changes: list[TimedChange]
-
-    @property
-    def littles_in_flight(self) -> float:
-        """Mean requests in flight as Little's law has it: completions a second times mean latency."""
-        return float(len(self.rtt_s) / self.makespan_s * self.rtt_s.mean()) if len(self.rtt_s) else 0.0
-
-    def throughput_variance(self) -> tuple[float, float]:
-        """Variance (requests/s squared) and coefficient of variation of completions in 1 s bins, middle 80 %."""
-        bins = np.bincount(self.done_at.astype(np.int64), minlength=max(int(self.makespan_s), 1))
-        cut = len(bins) // 10
-        middle = bins[cut : len(bins) - cut] if len(bins) > 2 * cut + 1 else bins
-        return float(middle.var()), float(middle.std() / middle.mean()) if middle.mean() else 0.0
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sent:
     job: Job
     worker: _Worker
@@ -77,167 +37,200 @@ class _Sent:
     sent_at: float
     first_at: float | None = None
 
+    def sample(self, at: float, rejection: Rejection | None = None) -> Sample:
+        return Sample(
+            Outcome.OK if rejection is None else Outcome.DROPPED,
+            rtt_s=at - self.sent_at,
+            kind="ok" if rejection is None else REJECTED_KINDS.get(rejection.status, "overloaded"),
+            ttft_s=None if self.first_at is None else self.first_at - self.sent_at,
+            prompt_tokens=self.job.prompt_tokens if rejection is None else 0,
+            output_tokens=self.job.output_tokens if rejection is None else 0,
+            epoch=self.permit.epoch,
+            limit=self.permit.limit,
+            in_flight_at_send=self.permit.in_flight_at_send,
+            retry_after_s=None if rejection is None else rejection.retry_after_s,
+        )
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Worker:
     name: str
     lease: WorkerLease = field(default_factory=WorkerLease)
     samples: list[Sample] = field(default_factory=list)
     retries: deque[Job] = field(default_factory=deque)
-    tokens: int = 0
-    waiting: int = 0
+    waiting: int = 0  # in flight without a first token
+
+    def take_samples(self) -> tuple[Sample, ...]:
+        samples, self.samples = tuple(self.samples), []
+        return samples
 
 
 class _Cluster:
     """One virtual run in progress: events in time order, oldest first."""
 
     def __init__(self, law: Law, model: ServerModel, jobs: Sequence[Job], setup: VirtualSetup) -> None:
-        self.core = ControlCore(law, exchange_s=setup.exchange_s)
-        self.model, self.setup = model, setup
-        self.backlog = deque(jobs)
-        self.left = len(self.backlog)
-        self.workers = [_Worker(f"w{i}") for i in range(setup.workers)]
-        self.retry, self.rng = RetryPolicy(), random.Random(setup.seed)
-        self.now = 0.0
-        self.sent: dict[int, _Sent] = {}
-        self.failures: dict[int, int] = {}
-        self.finished: list[tuple[float, float, float]] = []
-        self.rejections = self.attempts = self.peak = 0
-        self.area = 0.0
+        self._core = ControlCore(law, exchange_s=setup.exchange_s)
+        self._model, self._setup = model, setup
+        self._backlog = deque(jobs)
+        self._left = len(self._backlog)
+        self._workers = [_Worker(f"w{i}") for i in range(setup.workers)]
+        self._retry, self._rng = RetryPolicy(), random.Random(setup.seed)
+        self._now = 0.0
+        self._sent: dict[int, _Sent] = {}
+        self._failures: dict[int, int] = {}
+        self._finished: list[tuple[int, float, float, float]] = []
+        self._rejections = self._attempts = self._peak = 0
+        self._tokens_told = 0
+        self._area = 0.0  # request-seconds in flight
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
     def run(self) -> VirtualRun:
-        for index, worker in enumerate(self.workers):
-            offset = index * self.setup.exchange_s / len(self.workers)
-            self._at(offset, lambda worker=worker: self._ask(worker))  # type: ignore[misc]
-        while self.left and self.now < self.setup.horizon_s:
+        for index, worker in enumerate(self._workers):
+            self._exchange_at(index * self._setup.exchange_s / len(self._workers), worker)
+        while self._left and self._now < self._setup.horizon_s:
             self._step()
         return self._outcome()
 
     def _step(self) -> None:
         """Move to the next instant; the server's own events come before ours at the same instant."""
-        at = min(self._heap[0][0], self.model.next_event_at())
-        if at == math.inf:
-            raise StateError("virtual time: nothing left to happen, but jobs are unfinished")
-        self.area += len(self.sent) * (at - self.now)
-        self.now = at
-        for event in self.model.advance(at):
-            self._on_event(event.kind, event.job_id, event.at)
+        # the heap is never empty: every worker has an exchange ahead of it
+        at = min(self._heap[0][0], self._model.next_event_at(), self._setup.horizon_s)
+        self._area += len(self._sent) * (at - self._now)
+        self._now = at
+        for event in self._model.advance(at):
+            self._on_event(event)
         while self._heap and self._heap[0][0] <= at:
             heapq.heappop(self._heap)[2]()
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (when, next(self._order), action))
 
-    def _on_event(self, kind: str, job_id: int, at: float) -> None:
-        sent = self.sent.get(job_id)
-        if sent is None:
-            return
-        if kind == "first_token":
-            sent.first_at = at
+    def _on_event(self, event: Event) -> None:
+        sent = self._sent[event.job_id]
+        if event.kind == "first_token":
+            sent.first_at = event.at
             sent.worker.waiting -= 1
-        elif kind == "done":
-            self._finish(sent, at)
+        elif event.kind == "done":
+            self._on_done(sent, event.at)
 
-    def _finish(self, sent: _Sent, at: float) -> None:
-        del self.sent[sent.job.job_id]
-        worker, job = sent.worker, sent.job
-        worker.lease.give_back()
-        worker.tokens += job.output_tokens
-        if sent.first_at is None:
-            worker.waiting -= 1
-        self.left -= 1
-        self.finished.append((at, at - sent.sent_at, job.work))
-        worker.samples.append(self._sample(sent, Outcome.OK, at))
-        self._dispatch(worker)
+    def _on_done(self, sent: _Sent, at: float) -> None:
+        self._end(sent)
+        self._left -= 1
+        self._finished.append((sent.job.job_id, at, at - sent.sent_at, sent.job.work))
+        sent.worker.samples.append(sent.sample(at))
+        self._dispatch(sent.worker)
 
-    def _sample(self, sent: _Sent, outcome: Outcome, at: float) -> Sample:
-        ok = outcome is Outcome.OK
-        return Sample(
-            outcome,
-            rtt_s=at - sent.sent_at,
-            kind="ok" if ok else "rate_limited",
-            ttft_s=sent.first_at - sent.sent_at if sent.first_at is not None else None,
-            prompt_tokens=sent.job.prompt_tokens,
-            output_tokens=sent.job.output_tokens if ok else 0,
-            epoch=sent.permit.epoch,
-            limit=sent.permit.limit,
-            in_flight_at_send=sent.permit.in_flight_at_send,
-        )
+    def _end(self, sent: _Sent) -> None:
+        del self._sent[sent.job.job_id]
+        sent.worker.lease.give_back()
+        sent.worker.waiting -= sent.first_at is None
 
     def _dispatch(self, worker: _Worker) -> None:
-        while worker.retries or self.backlog:
-            permit = worker.lease.take(now=self.now)
+        """Send what the worker has permits for; jobs to be tried again go first."""
+        while worker.retries or self._backlog:
+            permit = worker.lease.take(now=self._now)
             if permit is None:
                 return
-            job = worker.retries.popleft() if worker.retries else self.backlog.popleft()
-            self._send(worker, job, permit)
+            job = worker.retries.popleft() if worker.retries else self._backlog.popleft()
+            self._send(_Sent(job, worker, permit, self._now))
 
-    def _send(self, worker: _Worker, job: Job, permit: Permit) -> None:
-        self.attempts += 1
-        sent = _Sent(job, worker, permit, self.now)
-        rejection = self.model.submit(job, now=self.now)
-        if rejection is not None:
-            self._on_rejection(sent, rejection)
-            return
-        self.sent[job.job_id] = sent
-        worker.waiting += 1
-        self.peak = max(self.peak, len(self.sent))
+    def _send(self, sent: _Sent) -> None:
+        self._attempts += 1
+        self._sent[sent.job.job_id] = sent
+        sent.worker.waiting += 1
+        if self._setup.overhead_s:
+            self._at(self._now + self._setup.overhead_s, lambda: self._arrive(sent))
+        else:
+            self._arrive(sent)
 
-    def _on_rejection(self, sent: _Sent, rejection: Rejection) -> None:
+    def _arrive(self, sent: _Sent) -> None:
+        rejection = self._model.submit(sent.job, now=self._now)
+        if rejection is None:
+            self._peak = max(self._peak, len(self._sent))
+        else:
+            self._on_rejected(sent, rejection)
+
+    def _on_rejected(self, sent: _Sent, rejection: Rejection) -> None:
         worker, job = sent.worker, sent.job
-        self.rejections += 1
-        worker.lease.give_back()
+        if rejection.status == 400:
+            raise ConfigError(f"job {job.job_id} can never run on this server ({rejection.code}): {job}")
+        self._end(sent)
+        self._rejections += 1
         worker.lease.brake()
-        worker.samples.append(self._sample(sent, Outcome.DROPPED, self.now))
-        failures = self.failures[job.job_id] = self.failures.get(job.job_id, 0) + 1
-        delay = self.retry.delay(failures, rejection.retry_after_s, self.rng)
-        self._at(self.now + delay, lambda: self._retry(worker, job))
+        worker.samples.append(sent.sample(self._now, rejection))
+        failures = self._failures[job.job_id] = self._failures.get(job.job_id, 0) + 1
+        delay = self._retry.delay(failures, rejection.retry_after_s, self._rng)
+        self._at(self._now + delay, lambda: self._try_again(worker, job))
 
-    def _retry(self, worker: _Worker, job: Job) -> None:
+    def _try_again(self, worker: _Worker, job: Job) -> None:
         worker.retries.append(job)
         self._dispatch(worker)
 
-    def _ask(self, worker: _Worker) -> None:
-        want = len(worker.retries) + len(self.backlog)
-        sequence, in_flight, peak, held = worker.lease.ask(want=want, now=self.now)
-        samples, worker.samples = tuple(worker.samples), []
-        tokens, worker.tokens = worker.tokens, 0
-        observation = Observation(in_flight, peak, waiting=worker.waiting, output_tokens=tokens, samples=samples)
-        report = Report(worker.name, 1, sequence, held, want, observation)
-        self._at(self.now + self.setup.lag_s / 2, lambda: self._answer(worker, report))
+    def _exchange_at(self, when: float, worker: _Worker) -> None:
+        """Schedule one exchange: asked at `when`, at the controller half a lag later, answered after another half."""
+        half_s = self._setup.lag_s / 2
 
-    def _answer(self, worker: _Worker, report: Report) -> None:
-        lease = self.core.exchange(report, now=self.now)
+        def ask() -> None:
+            report = self._report(worker)
+            self._at(self._now + half_s, lambda: answer(report))
 
-        def renew() -> None:
+        def answer(report: Report) -> None:
+            lease = self._core.exchange(report, now=self._now)
+            self._at(self._now + half_s, lambda: renew(lease))
+
+        def renew(lease: Lease) -> None:
             worker.lease.renew(lease)
             self._dispatch(worker)
-            self._at(self.now + lease.next_exchange_s, lambda: self._ask(worker))
+            self._exchange_at(self._now + lease.next_exchange_s, worker)
 
-        self._at(self.now + self.setup.lag_s / 2, renew)
+        self._at(when, ask)
+
+    def _report(self, worker: _Worker) -> Report:
+        want = len(worker.retries) + len(self._backlog)
+        sequence, in_flight, peak, held = worker.lease.ask(want=want, now=self._now)
+        samples = worker.take_samples()
+        observation = Observation(
+            in_flight=in_flight,
+            in_flight_peak=peak,
+            waiting=worker.waiting,
+            prefill_tokens=sum(sample.prompt_tokens for sample in samples),
+            output_tokens=self._take_tokens(),
+            samples=samples,
+        )
+        return Report(worker.name, 1, sequence, held, want, observation)
+
+    def _take_tokens(self) -> int:
+        """Return the output tokens of the whole cluster since anybody told of them: the core adds workers up anyway."""
+        told, self._tokens_told = self._tokens_told, self._model.tokens_emitted
+        return self._tokens_told - told
 
     def _outcome(self) -> VirtualRun:
-        ticks, changes = self.core.drain_records()
-        done = np.array(self.finished, dtype=np.float64).reshape(-1, 3)
-        makespan = float(done[:, 0].max()) if len(done) and not self.left else self.now
+        ticks, changes = self._core.drain_records()
+        done = np.array([row[1:] for row in self._finished], dtype=np.float64).reshape(-1, 3)
         return VirtualRun(
-            makespan_s=makespan,
+            makespan_s=self._now,
+            job_id=np.array([row[0] for row in self._finished], dtype=np.int64),
             done_at=done[:, 0],
             rtt_s=done[:, 1],
             work=done[:, 2],
-            rejections=self.rejections,
-            attempts=self.attempts,
-            unfinished=self.left,
-            peak_in_flight=self.peak,
-            mean_in_flight=self.area / makespan if makespan else 0.0,
-            preemptions=self.model.preemptions,
+            rejections=self._rejections,
+            attempts=self._attempts,
+            unfinished=self._left,
+            peak_in_flight=self._peak,
+            mean_in_flight=self._area / self._now if self._now else 0.0,
+            preemptions=self._model.preemptions,
             ticks=ticks,
             changes=changes,
         )
 
 
 def run_virtual(law: Law, model: ServerModel, jobs: Sequence[Job], *, setup: VirtualSetup | None = None) -> VirtualRun:
-    """Run `jobs` under `law` against `model` until all are done or the horizon is reached."""
+    """Run `jobs` under `law` against `model` until all are done or the horizon is reached.
+
+    Takes over law and model: both are left as the run ended. Raises ConfigError for a job the server can never run
+    and for job ids that are not unique.
+    """
+    if len({job.job_id for job in jobs}) != len(jobs):
+        raise ConfigError(f"job ids must be unique, got {len(jobs)} jobs with repeated ids")
     return _Cluster(law, model, jobs, setup or VirtualSetup()).run()

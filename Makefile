@@ -1,0 +1,36 @@
+# Two commands on a fresh machine with Python 3.11 and make: `make run`, `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: env run test lint bench clean
+
+env: .venv/.ready
+
+# uv inside the venv (seconds); plain pip where it cannot be had (a minute)
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv .venv || { echo "no venv module: apt install python3-venv"; exit 2; }
+	if $(BIN)/pip install -q uv; then \
+	  $(BIN)/uv pip install -q -p $(BIN)/python -c constraints.txt -e '.[dev]'; \
+	else \
+	  $(BIN)/pip install -q -c constraints.txt -e '.[dev]'; \
+	fi
+	touch $@
+
+# the main job: 5,000 items against the simulated server, each time in a new folder
+run: env
+	$(BIN)/evalpipe run configs/logic-5k.yaml --resume never
+
+test: env
+	$(BIN)/pytest
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: env
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

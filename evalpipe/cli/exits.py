@@ -1,0 +1,38 @@
+"""From an error to an exit code and one line for a person."""
+
+from __future__ import annotations
+
+import errno
+
+from evalpipe.errors import ConfigError, DataError, EndpointError, EvalPipeError, Fenced
+
+USAGE, RESUMABLE, NO_KEY, UNUSABLE, INTERNAL = 2, 75, 77, 78, 1
+_KEY_KINDS = frozenset({"auth", "quota"})
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the code: 2 usage, 75 resumable, 77 key or quota, 78 endpoint or stored data, 1 a bug of ours."""
+    match error:
+        case ConfigError() | DataError():
+            return USAGE
+        case Fenced():
+            return RESUMABLE
+        case EndpointError():
+            return NO_KEY if error.failure.kind in _KEY_KINDS else UNUSABLE
+        case EvalPipeError():
+            return UNUSABLE
+        case OSError():
+            return RESUMABLE
+    return INTERNAL
+
+
+def explain(error: BaseException) -> str:
+    """Say what happened in one line (a difference of settings takes more)."""
+    if isinstance(error, EndpointError):
+        return error.failure.message or error.failure.kind
+    if isinstance(error, EvalPipeError):
+        return str(error)
+    if isinstance(error, OSError):
+        code = errno.errorcode.get(error.errno or 0, "")
+        return f"storage failed: {error.strerror or error} {code}; what was committed is safe, the same command goes on"
+    return f"a bug in evalpipe: {type(error).__name__}: {error} (--debug shows where)"

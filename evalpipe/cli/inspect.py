@@ -1,0 +1,108 @@
+"""Verbs that only read a stored run: status, verify, show, and score, which scores its answers again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from evalpipe.cli.run import AsJson, Debug, Settings
+
+RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, e.g. runs/latest.")]
+INCOMPLETE, DAMAGED = 75, 78
+SHOWN_COLUMNS = ("item_id", "status", "correct", "extracted", "expected", "output_tokens", "rtt_s", "attempts")
+
+
+def status(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Say how far a run is, whether a driver works on it, and how to go on."""
+    from evalpipe.api import open_run
+    from evalpipe.store.liveness import read_lease
+    from evalpipe.store.log import read_state
+
+    stored = open_run(run)
+    state, spec = read_state(stored.store), stored.spec
+    lease = read_lease(stored.store, state.epoch)
+    expected, counts = spec.items * spec.repeats, state.counts
+    missing = expected - counts.ok - counts.failed
+    body: dict[str, Any] = {
+        "run": stored.name,
+        "items": {"expected": expected, "ok": counts.ok, "failed": counts.failed, "missing": missing},
+        "epoch": state.epoch,
+        "log_version": state.version,
+        "driver": None if lease is None or lease.is_over else lease.describe(),
+    }
+    if as_json:
+        print(json.dumps(body, indent=2))
+        return
+    print(f"{stored.name}: {counts.ok} answered, {counts.failed} failed, {missing} missing of {expected}")
+    print(f"log at entry {state.version}, {state.epoch} driver(s) so far, {len(state.files)} live files")
+    if body["driver"]:
+        print(f"a driver may be working on it: {body['driver']}")
+    elif missing:
+        print(f"go on with: evalpipe resume {stored.url}")
+
+
+def verify(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Read every byte of a run again: complete, nothing twice, nothing damaged. Exit 0, 75 incomplete, 78 damaged."""
+    from evalpipe.api import open_run
+    from evalpipe.store.verify import verify as check
+
+    report = check(open_run(run).store)
+    if as_json:
+        print(json.dumps({**asdict(report), "is_sound": report.is_sound, "is_complete": report.is_complete}, indent=2))
+    else:
+        print(f"expected {report.expected}: {report.ok} answered, {report.failed} failed, {report.missing} missing")
+        print(f"rows that came twice and do not count: {report.duplicate}; files read: {report.files_checked}")
+        for path in report.orphans:
+            print(f"not committed yet: {path} (the next resume takes it in)")
+        for problem in report.problems:
+            print(f"problem: {problem}", file=sys.stderr)
+        print("sound and complete" if report.is_complete else "sound, not complete" if report.is_sound else "NOT SOUND")
+    raise typer.Exit(0 if report.is_complete else INCOMPLETE if report.is_sound else DAMAGED)
+
+
+def show(
+    run: RunFolder,
+    item: Annotated[str | None, typer.Option("--item", help="One item, whole.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only items without an answer.")] = False,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only answers scored wrong.")] = False,
+    count: Annotated[int, typer.Option("-n", min=1, help="So many rows.")] = 20,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Print the scores of a run and its rows, or one item whole."""
+    from evalpipe.api import open_run, summarise_run
+    from evalpipe.report.ending import ending
+    from evalpipe.report.rows import format_item, format_rows, select
+
+    stored = open_run(run)
+    table = select(stored.table(), item=item, failed=failed, wrong=wrong)
+    if as_json:
+        for row in table.slice(0, count).to_pylist():
+            print(json.dumps(row, default=str))
+        return
+    if item is not None:
+        print("\n\n".join(format_item(row) for row in table.to_pylist()))
+        return
+    if not (failed or wrong):
+        summary = summarise_run(stored.store, coverage=stored.config.run.coverage)
+        print(ending({"url": stored.url, "why": "", "exit_code": 0, **summary.to_dict()}, summary))
+        print()
+    print(format_rows(table.slice(0, count), SHOWN_COLUMNS, total=table.num_rows))
+
+
+def score(run: RunFolder, settings: Settings = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Score the stored answers again, e.g. with --set scorer.name=numeric; nothing is sent, parts/ stay as they are."""
+    from evalpipe.api import rescore
+    from evalpipe.cli.run import stored_config
+    from evalpipe.report.summary import format_table
+
+    summary, url = rescore(run, stored_config(run, settings=settings).scorer)
+    if as_json:
+        print(json.dumps({**summary.to_dict(), "url": url}, indent=2))
+        return
+    print(format_table(summary))
+    print(f"\n{summary.headline}\nscores: {url}")

@@ -1,0 +1,56 @@
+"""The command line: `evalpipe VERB`. Heavy imports happen inside the verbs, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from evalpipe.cli import doctor, inspect, run, sim
+from evalpipe.cli.exits import exit_code_of, explain
+
+app = typer.Typer(
+    name="evalpipe",
+    help="Batch evaluation of OpenAI-compatible LLM servers on Ray, under one limit that latency drives.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
+app.command("status")(inspect.status)
+app.command("verify")(inspect.verify)
+app.command("show")(inspect.show)
+app.command("score")(inspect.score)
+app.command("doctor")(doctor.doctor)
+app.add_typer(sim.app, name="sim")
+
+
+@app.callback(invoke_without_command=True)
+def version_option(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
+) -> None:
+    if version:
+        from evalpipe import __version__
+
+        print(f"evalpipe {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user is one line on stderr and the exit code of DESIGN section 9."""
+    try:
+        app()
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"error: {explain(error)}", file=sys.stderr)
+        sys.exit(exit_code_of(error))
+
+
+if __name__ == "__main__":
+    main()
