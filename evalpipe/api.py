@@ -213,8 +213,9 @@ def _greet(session: Session, say: Callable[[str], None]) -> None:
     endpoint = session.endpoint
     assert endpoint is not None
     verb = f"resume {session.name}: {session.done} of {session.expected} done," if session.done else "run"
-    where = session.config.endpoint.base_url if session.sim else endpoint.base_url
-    law, url = session.config.control.law, session.store.url
+    config = session.config
+    where = config.endpoint.base_url if config.is_simulated else endpoint.base_url
+    law, url = config.control.law, session.store.url
     say(f"{verb} {owed} items with {endpoint.model} at {where}, law {law}, to {url}")
     for note in endpoint.notes:
         say(f"note: {note}")

@@ -35,20 +35,20 @@ LOCAL_ENVIRONMENT = {
 }
 
 
-def connect(address: str | None) -> None:
-    """Join the Ray at `address` or in RAY_ADDRESS, else start one on this machine for as long as this process lives.
+def connect(address: str | None) -> bool:
+    """Join the Ray at `address` or in RAY_ADDRESS, else start one on this machine; False if we were in one already.
 
     Raises ConfigError when there is none at the address.
     """
     if ray.is_initialized():
-        return
+        return False
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         for name, value in LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
-        return
+        return True
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
@@ -56,6 +56,7 @@ def connect(address: str | None) -> None:
         raise ConfigError(
             f"no usable Ray at {address}: {reason} (with token authentication, set RAY_AUTH_MODE=token here too)"
         ) from None
+    return True
 
 
 def disconnect() -> None:

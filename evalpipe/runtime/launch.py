@@ -36,8 +36,8 @@ def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[
     """
     if not session.config.run.takeover:
         await_silence(session, say=say)
-    say("starting Ray" if "RAY_ADDRESS" not in os.environ else "joining Ray")
-    ray_fleet.connect(session.config.run.ray_address)
+    assert session.ray is not None, "a session with work left has begun to start Ray"
+    session.ray.result()
     run_log = Log(session.store)
     with StopSignals() as signals, _pulse(session, run_log) as pulse:
         committer = Committer(session.store, run_log)

@@ -1,6 +1,7 @@
-"""Everything that must be right before the first request: config, data, folder, endpoint. Cheap first, Ray last.
+"""Everything that must be right before the first request: config, data, folder, endpoint. Cheap checks first.
 
-Opening a session either gives all of it or raises with one clear line, and leaves nothing half written.
+Opening a session gives all of it or raises with one clear line, and leaves nothing half written. Ray takes six
+seconds to start, so it and the simulated server start in threads meanwhile, as soon as they are known to be needed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import os
 import platform
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +19,7 @@ from pathlib import Path
 from evalpipe.config import Config, ControlConfig
 from evalpipe.control.build import RECIPES, build_law, resolve_law
 from evalpipe.data import Dataset, open_dataset
+from evalpipe.data.files import find_files, stem
 from evalpipe.endpoint.preflight import Preflight, preflight
 from evalpipe.errors import ConfigError
 from evalpipe.prompt import Prompter
@@ -39,7 +42,8 @@ VERSIONS_OF = ("evalpipe", "ray", "openai", "pyarrow", "datasets", "numpy")
 class Session:
     """A run that may begin. config: with everything resolved. state: of the log, as found.
 
-    folder: where the run lies on this machine, None in a bucket. endpoint: None where nothing is left to send.
+    folder: where the run lies on this machine, None in a bucket. endpoint, ray: None where nothing is left to send;
+    ray.result() waits until Ray is up.
     """
 
     config: Config
@@ -50,7 +54,7 @@ class Session:
     spec: Spec
     state: LogState
     endpoint: Preflight | None
-    sim: SimServer | None
+    ray: Future[bool] | None
 
     @property
     def expected(self) -> int:
@@ -75,22 +79,73 @@ def open_session(config: Config) -> Iterator[Session]:
     """
     check_settings(config)
     with ExitStack() as stack:
-        dataset = stack.enter_context(open_dataset(config.dataset))
-        Prompter(config.prompt).validate(dataset.columns)
         looked = None
         if config.endpoint.model is None:
             config, looked = _resolve_model(config)
-        name, store = find_run(config, dataset.name)
+        name, store = find_run(config)
+        state = read_state(store)
+        starting = None if _looks_complete(store, state) else _Starting(config, local_folder(store.url), stack)
+        dataset = stack.enter_context(open_dataset(config.dataset))
+        Prompter(config.prompt).validate(dataset.columns)
         spec = _spec(config, dataset)
         probe(store)
         write_spec(store, spec)
-        state = read_state(store)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
-        session = Session(config, name, store, local_folder(store.url), dataset, spec, state, looked, None)
-        if not session.is_complete:
-            session = _with_endpoint(session, stack)
-        store.put("config.yaml", session.config.to_yaml().encode())
-        yield session
+        if starting is not None:
+            looked = looked or starting.look()
+            config = _without_usage(config) if looked.streams_usage is False else config
+        store.put("config.yaml", config.to_yaml().encode())
+        ray = starting.ray if starting is not None else None
+        yield Session(config, name, store, local_folder(store.url), dataset, spec, state, looked, ray)
+
+
+class _Starting:
+    """What takes seconds to start, started: Ray, and the simulated server where one is meant."""
+
+    def __init__(self, config: Config, folder: Path | None, stack: ExitStack) -> None:
+        find_files_of(config)
+        self._config = config
+        pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="start"))
+        self._sim = pool.submit(_start_sim, config, folder) if config.is_simulated else None
+        self.ray: Future[bool] = pool.submit(_start_ray, config.run.ray_address)
+        stack.callback(self._stop)
+
+    def look(self) -> Preflight:
+        """Look at the endpoint; waits for the simulated server, not for Ray."""
+        endpoint = self._config.endpoint
+        if self._sim is not None:
+            endpoint = endpoint.model_copy(update={"base_url": self._sim.result().base_url})
+        return asyncio.run(preflight(endpoint, self._config.sampling))
+
+    def _stop(self) -> None:
+        """End what was started, once it is up; what failed to start has said so."""
+        if self._sim is not None and self._sim.exception() is None:
+            self._sim.result().stop()
+        if self.ray.exception() is None and self.ray.result():
+            from evalpipe.runtime import fleet
+
+            fleet.disconnect()
+
+
+def _start_ray(address: str | None) -> bool:
+    from evalpipe.runtime import fleet  # ray takes a second to import
+
+    return fleet.connect(address)
+
+
+def find_files_of(config: Config) -> None:
+    """Raise DataError for a dataset that is not there, before anything slow starts."""
+    if not config.dataset.path.startswith("hf://"):
+        find_files(config.dataset.path)
+
+
+def _looks_complete(store: ObjectStore, state: LogState) -> bool:
+    """Say whether nothing is left to do, from what is stored; the dataset is compared with it later."""
+    try:
+        spec = read_spec(store)
+    except NotFound:
+        return False
+    return state.counts.ok + state.counts.failed >= spec.items * spec.repeats
 
 
 def check_settings(config: Config) -> None:
@@ -132,11 +187,11 @@ def output_of(config: Config) -> str:
     return output.rstrip("/")
 
 
-def find_run(config: Config, dataset_name: str) -> tuple[str, ObjectStore]:
+def find_run(config: Config) -> tuple[str, ObjectStore]:
     """Return name and storage of the run that is meant: found, or to be made, as run.resume says."""
     output = output_of(config)
     model = (config.endpoint.model or "model").replace("/", "-")
-    name = config.run.name or f"{dataset_name}-{model}-{config.semantic_hash()[:8]}"
+    name = config.run.name or f"{stem(config.dataset.path)}-{model}-{config.semantic_hash()[:8]}"
     store = open_store(f"{output}/{name}")
     if config.run.resume == "always" and not exists(store):
         raise ConfigError(f"no run to resume at {store.url}; leave out --resume always to start it")
@@ -180,30 +235,19 @@ def _with_model(config: Config, model: str) -> Config:
     return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"model": model})})
 
 
-def _with_endpoint(session: Session, stack: ExitStack) -> Session:
-    """Start the simulated server if it is meant, and look at the endpoint."""
-    config, sim, looked = session.config, None, session.endpoint
-    endpoint = config.endpoint
-    if config.is_simulated:
-        sim = stack.enter_context(_start_sim(session))
-        endpoint = endpoint.model_copy(update={"base_url": sim.base_url})
-    if looked is None:
-        looked = asyncio.run(preflight(endpoint, config.sampling))
-    if looked.streams_usage is False and endpoint.include_usage:
-        config = config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"include_usage": False})})
-    return Session(
-        config, session.name, session.store, session.folder, session.dataset, session.spec, session.state, looked, sim
-    )
+def _without_usage(config: Config) -> Config:
+    """The server does not tell token counts in streams, or refuses to be asked: do not ask."""
+    return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"include_usage": False})})
 
 
-def _start_sim(session: Session) -> SimServer:
-    config = session.config
-    ledger = session.folder / "sim-ledger.jsonl" if session.folder else None
+def _start_sim(config: Config, folder: Path | None) -> SimServer:
+    if folder is not None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SimServer(
         sim_profile(config),
         options=config.sim.options,
         dataset=config.dataset.path,
-        ledger=ledger,
+        ledger=folder / "sim-ledger.jsonl" if folder is not None else None,
         accuracy=config.sim.accuracy,
         seed=config.sim.seed,
         faults=config.sim.faults,

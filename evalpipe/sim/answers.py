@@ -154,9 +154,10 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         raise ConfigError(f"the simulated server reads .parquet and .jsonl, got {path}")
     import pyarrow.parquet as pq  # late: a third of a second, and only this needs it
 
-    present = set(pq.read_schema(path).names)
-    columns = [c for c in ("item_id", "category", "question", "answer", "answer_type") if c in present]
-    yield from pq.read_table(path, columns=columns).to_pylist()
+    with pq.ParquetFile(path) as file:  # read_table would load the dataset machinery: 0.9 s more
+        present = set(file.schema_arrow.names)
+        columns = [c for c in ("item_id", "category", "question", "answer", "answer_type") if c in present]
+        yield from file.read(columns=columns).to_pylist()
 
 
 def _question(row: Mapping[str, Any], path: Path) -> Question:

@@ -59,11 +59,12 @@ class Connections:
         class Registered(Base):  # type: ignore[misc]  # uvicorn is untyped to mypy
             def connection_made(self, transport: asyncio.Transport) -> None:
                 super().connection_made(transport)
-                by_peer[tuple(transport.get_extra_info("peername")[:2])] = self._connection = Connection(transport)
                 self._peer = tuple(transport.get_extra_info("peername")[:2])
+                by_peer[self._peer] = self._connection = Connection(transport)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                by_peer.pop(self._peer, None)
+                if by_peer.get(self._peer) is self._connection:  # a port may be in use again already
+                    del by_peer[self._peer]
                 super().connection_lost(exc)
                 self._connection.lose()
 

@@ -63,9 +63,12 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
+    """max_limit: the largest fixed limit worth trying; the default is the upper bound of the published law."""
+
     name: str
     courses: tuple[Course, ...]
     contenders: tuple[Contender, ...]
+    max_limit: int = 128
 
 
 def fixed(limit: int) -> Contender:
@@ -118,6 +121,7 @@ SUITES: Mapping[str, Suite] = {
                 Course("replicas", profile("replicas"), 5_000),
             ),
             (Contender("aimd", "aimd"), Contender("gradient", "gradient")),
+            max_limit=512,
         ),
     )
 }

@@ -124,7 +124,8 @@ async def _watch(server: Any, abort_all: Callable[[], None], sock: socket.socket
         await asyncio.sleep(0.05)
         if parent_pid is not None and time.monotonic() - checked_at > 0.5:
             checked_at = time.monotonic()
-            server.should_exit = _is_gone(parent_pid, is_child=is_child)
+            if _is_gone(parent_pid, is_child=is_child):
+                server.should_exit = True  # never set to False: a signal may have set it in the meantime
     abort_all()
 
 
