@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from evalpipe.config import Config, ScorerConfig, load_config, parse_config
+from evalpipe.control.build import resolve_law
 from evalpipe.errors import ConfigError
 from evalpipe.report.summary import COLUMNS, Summary, select_newest, summarise
 from evalpipe.scoring.scorers import build_scorer
@@ -186,7 +187,7 @@ def _speed(session: Session, outcome: Outcome) -> dict[str, Any]:
             "worker_cpu_s": outcome.worker_cpu_s,
         },
         "limit": {
-            "law": session.config.control.law,
+            "law": resolve_law(session.config.control.law)[0],
             "final": progress.limit,
             "mean": progress.mean_limit,
             "mean_in_flight": progress.mean_in_flight,
@@ -215,8 +216,9 @@ def _greet(session: Session, say: Callable[[str], None]) -> None:
     verb = f"resume {session.name}: {session.done} of {session.expected} done," if session.done else "run"
     config = session.config
     where = config.endpoint.base_url if config.is_simulated else endpoint.base_url
-    law, url = config.control.law, session.store.url
-    say(f"{verb} {owed} items with {endpoint.model} at {where}, law {law}, to {url}")
+    say(f"{verb} {owed} items with {endpoint.model} at {where}, to {session.store.url}")
+    law, why = resolve_law(config.control.law)
+    say(f"law {law}: {why}")
     for note in endpoint.notes:
         say(f"note: {note}")
 

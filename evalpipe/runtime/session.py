@@ -24,6 +24,7 @@ from evalpipe.endpoint.preflight import Preflight, preflight
 from evalpipe.errors import ConfigError
 from evalpipe.prompt import Prompter
 from evalpipe.scoring.scorers import build_scorer
+from evalpipe.sim.misbehave import FaultPlan
 from evalpipe.sim.profiles import profile
 from evalpipe.sim.server import SimServer
 from evalpipe.store.log import read_state
@@ -159,6 +160,7 @@ def check_settings(config: Config) -> None:
     build_scorer(config.scorer)
     if config.is_simulated:
         profile(sim_profile(config), **config.sim.options)
+        FaultPlan(config.sim.faults, seed=config.sim.seed)
     output_of(config)
 
 

@@ -38,7 +38,7 @@ def test_numbers_stand_in_their_columns():
     text = format_race(table())
 
     line = next(line for line in text.splitlines() if line.startswith("  gradient-published  "))
-    assert line.split()[1:] == "206.5 11.47 3 393 560 400 2.4 0.17 3.9 3.9 0".split()
+    assert line.split()[1:] == ["206.5", "11.47", "3", "393", "560", "400", "2.4", "0.17", "3.9", "3.9", "0"]
     assert "  best fixed limit: 42 " in text
 
 
@@ -52,7 +52,7 @@ def test_text_fits_120_columns_and_cuts_no_name():
 
 
 def test_the_publications_figures_stand_beside_ours():
-    """Its three rows, Little's law of each, and what does not add up: 10 in flight instead of 45, 33.5 instead of 42."""
+    """Its three rows, Little's law of each, and what does not add up: 10 in flight, not 45; 33.5, not 42."""
     text = " ".join(format_race(table()).split())
 
     assert "adaptive (gradient) 98.4 - 0 480 850 - 8.2 - 9.8 45 -" in text

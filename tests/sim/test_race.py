@@ -77,10 +77,10 @@ def test_best_fixed_limit_is_where_the_server_saturates(published: RaceTable):
 def test_best_fixed_limit_is_the_least_of_a_full_sweep():
     """On the plain cliff the search finds what trying each limit from 2 to 128 finds; of equals the smallest."""
     (course,) = (c for c in SUITES["published"].courses if c.name == "cliff, work spread 0")
-    jobs = course.draw(0)[:450]
+    jobs = course.draw(0)[:200]
     sweep = {limit: run_virtual(fixed(limit).build(), course.server(0), jobs).makespan_s for limit in range(2, 129)}
 
-    table = run_race("published", laws=["gradient"], jobs=450)
+    table = run_race("published", laws=["gradient"], jobs=200)
 
     least = min(sweep.values())
     assert sweep[table.best[0].limit] == pytest.approx(least)
@@ -98,8 +98,8 @@ def test_every_law_completes_the_default_server():
 
 def test_seeds_are_averaged_and_the_worst_is_kept():
     """Two seeds: each number is the mean of the two runs alone; the worst ratio is at least the mean one."""
-    both = run_race("published", laws=["aimd-published"], jobs=300, seeds=(0, 1))
-    alone = [run_race("published", laws=["aimd-published"], jobs=300, seeds=(seed,)) for seed in (0, 1)]
+    both = run_race("published", laws=["aimd-published"], jobs=150, seeds=(0, 1))
+    alone = [run_race("published", laws=["aimd-published"], jobs=150, seeds=(seed,)) for seed in (0, 1)]
 
     course = CONSTANT_SHARED
     heats = [table.row(course, "aimd-published").heat for table in alone]
