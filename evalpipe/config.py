@@ -207,12 +207,12 @@ def load_config(
         data = base.model_dump(mode="json")
     for name, text in (os.environ if environ is None else environ).items():
         if name.startswith(ENV_PREFIX):
-            _put(data, name[len(ENV_PREFIX) :].lower().split("__"), _parse_scalar(text, where=name))
+            _put(data, name[len(ENV_PREFIX) :].lower().split("__"), _parse_scalar(text))
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"--set takes a.b=value, got {override!r}")
-        _put(data, name.strip().split("."), _parse_scalar(text, where=f"--set {name}"))
+        _put(data, name.strip().split("."), _parse_scalar(text))
     for name, value in (flags or {}).items():
         if value is not None:
             _put(data, name.split("."), value)
@@ -243,11 +243,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _parse_scalar(text: str, *, where: str) -> Any:
+def _parse_scalar(text: str) -> Any:
+    """Read YAML; what is none (a template such as `{{ question }}`) is taken as text, and judged by its setting."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ConfigError(f"{where}: {text!r} is not valid YAML") from None
+        return text
 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import KEY, KEY_ENV
 
 _HEAVY = {"ray", "network", "chaos", "cluster", "engines"}
 
@@ -47,6 +48,7 @@ def ray_head() -> Iterator[str]:
 
     from evalpipe.runtime import fleet
 
+    os.environ[KEY_ENV] = KEY  # workers have the environment that Ray was started in, not the driver's
     fleet.connect(None)
     logging.getLogger("ray").setLevel(logging.ERROR)
     yield ray.get_runtime_context().gcs_address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -41,12 +42,16 @@ def version_option(
         print(context.get_help())
 
 
-def main() -> None:
-    """Run the command line; a mistake of the user is one line on stderr and the exit code of DESIGN section 9."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code; a mistake of the user is one line on stderr.
+
+    arguments: without the program's name; None: those of this process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app()
+        app(args=given)
     except Exception as error:
-        if "--debug" in sys.argv:
+        if "--debug" in given:
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))

@@ -47,17 +47,19 @@ def serve(
 
 @app.command("race")
 def race(
-    suite: Annotated[str, typer.Option(help="published: the experiment of the publication.")] = "published",
+    suite: Annotated[
+        str, typer.Option(help="published: the publication's experiment; laws: every law on vllm; servers: many.")
+    ] = "published",
     seeds: Annotated[int, typer.Option(help="Runs of each case, each with another seed.", min=1)] = 1,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Race the laws against the best fixed limit, on server models in virtual time."""
-    from evalpipe.report.race import format_race
+    from evalpipe.report.race import format_race, to_dict
     from evalpipe.sim.race import run_race
 
     table = run_race(suite, seeds=tuple(range(seeds)), progress=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(table.to_dict(), indent=2) if as_json else format_race(table))
+    print(json.dumps(to_dict(table), indent=2) if as_json else format_race(table))
 
 
 def _pairs(texts: list[str] | None, *, flag: str) -> dict[str, float | int | str]:

@@ -79,14 +79,12 @@ class ControlCore:
         """Answer one worker. Raises StateError for a worker process that was replaced by a newer one."""
         if self._began_at is None:
             self._began_at = self._since.at = now
-        lease, is_new = self.book.exchange(report, now=now)
-        if not is_new:
-            return lease
-        self._absorb(report)
-        if now - self._ticked_at >= TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
-            self.tick(now=now)
-            lease = replace(lease, epoch=self.book.epoch, limit=self.book.limit)
-        return lease
+        if self.book.is_new(report):
+            self._absorb(report)
+            # the law first: permits must be granted under the very limit and epoch they are stamped with
+            if now - self._ticked_at >= TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
+                self.tick(now=now)
+        return self.book.exchange(report, now=now)
 
     def tick(self, *, now: float) -> None:
         """Let the law see what came in since the last tick, and apply its word to the book."""

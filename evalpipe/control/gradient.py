@@ -19,15 +19,24 @@ from evalpipe.errors import ConfigError
 # In use: in flight reached this share of the limit since the last move; below, growing would bank untested headroom.
 BINDS = 0.9
 ROUND_MIN, ROUND_MAX = 8, 64  # samples sent under the current limit that a decision needs: half a limit's worth
+# A collapse (latency far past the tolerance, or a rejection) is remembered: growth stops short of where it happened,
+# for a minute, then that ceiling rises slowly. Without it the law climbs into the same cliff every few seconds.
+COLLAPSE = 0.6  # of tolerance * baseline / recent
+CEILING_SHARE, CEILING_HOLD_S, CEILING_RISE_PER_S = 0.85, 60.0, 0.02
 
 
 @dataclass(slots=True)
 class GradientState:
-    """Memory of the law, JSON-able. slow_start ends at the first cut, or when latency first nears the tolerance."""
+    """Memory of the law, JSON-able. slow_start ends at the first cut, or when latency first nears the tolerance.
+
+    ceiling: where growth stops since the last collapse, None before any; ceiling_at: observed seconds when it was set.
+    """
 
     limit: float
     epoch: int = 0
     slow_start: bool = True
+    ceiling: float | None = None
+    ceiling_at: float = 0.0
     work: WorkState = field(default_factory=WorkState)
 
 
@@ -78,6 +87,7 @@ class GradientLaw:
             elif ratio is not None and sample.limit == math.floor(self.state.limit):
                 self._round.append(ratio)
         if rejected:
+            self._note_collapse()
             return self._move(self.state.limit * self.drop_factor, "rejected", len(arrived))
         if len(self._round) < min(max(self.state.limit / 2, ROUND_MIN), ROUND_MAX):
             return None
@@ -89,14 +99,29 @@ class GradientLaw:
         if baseline is None:
             return None
         limit, gradient = self.state.limit, self.tolerance * baseline / recent
+        if gradient < COLLAPSE:
+            self._note_collapse()
         if gradient < 1.0:
             self.state.slow_start = False
             target = max(gradient, 0.5) * limit + math.sqrt(limit)
         else:
             target = limit * self.ramp if self.state.slow_start else limit + math.sqrt(limit)
-        if target > limit and self._peak < BINDS * math.floor(limit):
-            target = limit  # not in use: hold
-        return self._move(target, "queue" if target < limit else "grow", count, recent=recent)
+        if target > limit:
+            is_used = self._peak >= BINDS * math.floor(limit)
+            target = max(min(target, self._ceiling()), limit) if is_used else limit
+        reason = "grow" if target >= limit else "collapse" if gradient < COLLAPSE else "queue"
+        return self._move(target, reason, count, recent=recent)
+
+    def _note_collapse(self) -> None:
+        self.state.ceiling = CEILING_SHARE * self.state.limit
+        self.state.ceiling_at = self.state.work.elapsed_s
+
+    def _ceiling(self) -> float:
+        """Where growth stops now: infinite before any collapse."""
+        if self.state.ceiling is None:
+            return math.inf
+        age_s = self.state.work.elapsed_s - self.state.ceiling_at
+        return self.state.ceiling * (1.0 + CEILING_RISE_PER_S * max(age_s - CEILING_HOLD_S, 0.0))
 
     def _move(self, target: float, reason: str, count: int, *, recent: float | None = None) -> LimitChange | None:
         old, self.state.limit = self.state.limit, self.bounds.clamp(target)

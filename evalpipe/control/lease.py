@@ -99,21 +99,29 @@ class LeaseBook:
         self.limit, self.epoch = limit, epoch
         self._released = min(self._released, float(limit))
 
-    def exchange(self, report: Report, *, now: float) -> tuple[Lease, bool]:
-        """Answer one report; the flag says whether it was new (a repeated one gets the same lease and no effect)."""
-        self.expire(now=now)
+    def is_new(self, report: Report) -> bool:
+        """Say whether the report has not been answered yet. Raises StateError for a process that was replaced."""
         account = self._accounts.get(report.worker)
         if account is None or report.incarnation > account.incarnation:
-            account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
-        elif report.incarnation < account.incarnation:
+            return True
+        if report.incarnation < account.incarnation:
             raise StateError(f"worker {report.worker}: incarnation {report.incarnation} was replaced by a newer one")
-        if report.sequence <= account.sequence and account.lease is not None:
-            return account.lease, False
+        return report.sequence > account.sequence or account.lease is None
+
+    def exchange(self, report: Report, *, now: float) -> Lease:
+        """Answer one report; a repeated one gets the same lease and has no effect. Raises StateError as `is_new`."""
+        self.expire(now=now)
+        account = self._accounts.get(report.worker)
+        if not self.is_new(report):
+            assert account is not None and account.lease is not None
+            return account.lease
+        if account is None or report.incarnation > account.incarnation:
+            account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
         self._take_in(account, report, now)
         account.permits = self._grant(report.worker, account, now)
         self._note_holding(account, now)
         account.lease = self._lease(account)
-        return account.lease, True
+        return account.lease
 
     def release(self, worker: str) -> None:
         """Forget a worker that is known to be dead: its permits are free at once."""

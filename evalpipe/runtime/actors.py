@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from evalpipe.config import ControlConfig
 from evalpipe.control.build import build_law
 from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.lease import Lease, Report
+from evalpipe.endpoint.failures import make
+from evalpipe.errors import EndpointError
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.worker import WorkerLoop
 
@@ -68,7 +72,11 @@ class WorkerActor:
     async def poll(self, poll: Poll) -> PollReply:
         async with self._starting:
             if self._loop is None:
-                self._loop = WorkerLoop(self._spec, self._exchange)
+                try:
+                    check_key(self._spec)
+                    self._loop = WorkerLoop(self._spec, self._exchange)
+                except EndpointError as error:
+                    return PollReply(fatal=error.failure)
                 self._loop.start()
         return await self._loop.poll(poll)
 
@@ -78,6 +86,17 @@ class WorkerActor:
         except RayError as error:
             raise ConnectionError(f"controller: {type(error).__name__}") from None
         return lease
+
+
+def check_key(spec: WorkerSpec) -> None:
+    """Raise RunFatal of kind "auth" where the driver has an API key and this worker's host was not given one."""
+    name = spec.config.endpoint.api_key_env
+    if spec.needs_key and not os.environ.get(name):
+        raise make(
+            "auth",
+            f"{name} is set for the driver, not for the workers on {socket.gethostname()}; export it there"
+            " before `ray start` (keys do not travel with jobs)",
+        )
 
 
 # max_task_retries would run every request in flight again from the start, paid twice: we supervise ourselves

@@ -7,6 +7,7 @@ any moment.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,6 +162,7 @@ class Driver:
                 writer_epoch=self._committer.epoch,
                 spec_sha256=session.spec.sha256,
                 cap=max_limit(session.config.control),
+                needs_key=bool(os.environ.get(session.config.endpoint.api_key_env)) and not session.config.is_simulated,
             )
         )
 

@@ -20,7 +20,8 @@ class WorkerSpec:
     """All a worker needs to start. incarnation: counts the processes that had this name, from 1.
 
     writer_epoch, spec_sha256: of the run's log, stamped on every row and segment. cap: most requests it may ever have
-    in flight (size of its connection pool).
+    in flight (size of its connection pool). needs_key: the driver has an API key, so the worker must have one too; the
+    key itself never travels.
     """
 
     name: str
@@ -34,6 +35,7 @@ class WorkerSpec:
     writer_epoch: int
     spec_sha256: str
     cap: int
+    needs_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +77,15 @@ class PollReply:
     idle_s: seconds since the last attempt ended well, None before any. fatal: why the whole run cannot go on.
     """
 
-    written: Sequence[Written]
-    wants: int
-    queued: int
-    in_flight: int
-    unwritten: int
-    counters: Counters
-    cpu_share: float
-    lag_s: float
-    cpu_s: float
+    written: Sequence[Written] = ()
+    wants: int = 0
+    queued: int = 0
+    in_flight: int = 0
+    unwritten: int = 0
+    counters: Counters = field(default_factory=Counters)
+    cpu_share: float = 0.0
+    lag_s: float = 0.0
+    cpu_s: float = 0.0
     rtt_s: Sequence[float] = ()  # of answers since the last poll, for the panel's quantiles
     last_failure: Failure | None = None
     fatal: Failure | None = None

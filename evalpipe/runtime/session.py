@@ -89,12 +89,12 @@ def open_session(config: Config) -> Iterator[Session]:
         dataset = stack.enter_context(open_dataset(config.dataset))
         Prompter(config.prompt).validate(dataset.columns)
         spec = _spec(config, dataset)
-        probe(store)
-        write_spec(store, spec)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
         if starting is not None:
             looked = looked or starting.look()
             config = _without_usage(config) if looked.streams_usage is False else config
+        probe(store)
+        write_spec(store, spec)
         store.put("config.yaml", config.to_yaml().encode())
         ray = starting.ray if starting is not None else None
         yield Session(config, name, store, local_folder(store.url), dataset, spec, state, looked, ray)
@@ -195,15 +195,15 @@ def find_run(config: Config) -> tuple[str, ObjectStore]:
     model = (config.endpoint.model or "model").replace("/", "-")
     name = config.run.name or f"{stem(config.dataset.path)}-{model}-{config.semantic_hash()[:8]}"
     store = open_store(f"{output}/{name}")
-    if config.run.resume == "always" and not exists(store):
+    is_there = exists(store)
+    if config.run.resume == "always" and not is_there:
         raise ConfigError(f"no run to resume at {store.url}; leave out --resume always to start it")
-    if config.run.resume == "never":
-        number = 1
-        while exists(store):
-            number += 1
-            store = open_store(f"{output}/{name}-{number}")
-        name = name if number == 1 else f"{name}-{number}"
-    return name, store
+    number = 1
+    while config.run.resume == "never" and is_there:
+        number += 1
+        store = open_store(f"{output}/{name}-{number}")
+        is_there = exists(store)
+    return name if number == 1 else f"{name}-{number}", store
 
 
 def exists(store: ObjectStore) -> bool:
@@ -243,8 +243,11 @@ def _without_usage(config: Config) -> Config:
 
 
 def _start_sim(config: Config, folder: Path | None) -> SimServer:
-    if folder is not None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run's folder {folder}: {error.strerror}") from None
     return SimServer(
         sim_profile(config),
         options=config.sim.options,

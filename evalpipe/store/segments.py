@@ -92,7 +92,10 @@ def encode_table(table: pa.Table, *, spec_sha256: str) -> bytes:
 def decode(data: bytes) -> pa.Table:
     """Read a Parquet file, page checksums verified. Raises StateError when it is torn, flipped or something else."""
     try:
-        return pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        # no threads, and not read_table: Arrow's pool may still hold our buffer when the interpreter ends, which aborts
+        # the process (seen with pyarrow 26.0.1 in one of three drivers that had just compacted)
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateError(f"not a sound Parquet file: {error}") from error
 

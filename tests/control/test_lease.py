@@ -21,7 +21,7 @@ class Cluster:
         worker = self.workers[name]
         sequence, in_flight, peak, held = worker.ask(want=want, now=now)
         report = Report(name, incarnation, sequence, held, want, Observation(in_flight, peak))
-        lease, _ = self.book.exchange(report, now=now)
+        lease = self.book.exchange(report, now=now)
         self.book.validate()
         worker.renew(lease)
 
@@ -74,14 +74,15 @@ def test_a_cut_cancels_nothing_and_stops_new_sends():
 
 
 def test_a_repeated_exchange_changes_nothing():
-    """A lost reply is answered again with the same lease, and flagged as not new."""
+    """A lost reply is answered again with the same lease, and is not new."""
     book = LeaseBook(8)
     report = Report("w0", 1, sequence=1, held=0, want=5)
 
-    first, first_is_new = book.exchange(report, now=0.0)
-    second, second_is_new = book.exchange(report, now=0.05)
+    before = book.is_new(report)
+    first = book.exchange(report, now=0.0)
+    second = book.exchange(report, now=0.05)
 
-    assert (first_is_new, second_is_new) == (True, False)
+    assert (before, book.is_new(report)) == (True, False)
     assert second == first
 
 
@@ -90,7 +91,7 @@ def test_a_replaced_process_is_refused():
     book = LeaseBook(8)
     book.exchange(Report("w0", 1, 7, held=8, want=0, observation=Observation(8)), now=0.0)
 
-    lease, _ = book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
+    lease = book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
 
     assert lease.permits == 8
     with pytest.raises(StateError, match="incarnation 1"):
@@ -128,11 +129,11 @@ def test_a_brake_holds_until_an_exchange_begun_after_it():
     book, worker = LeaseBook(8), WorkerLease()
     sequence, in_flight, peak, held = worker.ask(want=8, now=0.0)
     worker.brake()
-    worker.renew(book.exchange(Report("w0", 1, sequence, held, 8, Observation(in_flight, peak)), now=0.0)[0])
+    worker.renew(book.exchange(Report("w0", 1, sequence, held, 8, Observation(in_flight, peak)), now=0.0))
 
     braked = worker.take(now=0.0)
     sequence, in_flight, peak, held = worker.ask(want=8, now=0.1)
-    worker.renew(book.exchange(Report("w0", 1, sequence, held, 8, Observation(in_flight, peak)), now=0.1)[0])
+    worker.renew(book.exchange(Report("w0", 1, sequence, held, 8, Observation(in_flight, peak)), now=0.1))
 
     assert braked is None
     assert worker.take(now=0.1) is not None
@@ -198,7 +199,7 @@ class LeaseMachine(RuleBasedStateMachine):
         sequence, in_flight, peak, held = lease.ask(want=want, now=self.now)
         report = Report(name, 1, sequence, held, want, Observation(in_flight, peak))
         before = self.cluster.book.charged
-        reply, _ = self.cluster.book.exchange(report, now=self.now)
+        reply = self.cluster.book.exchange(report, now=self.now)
         self.cluster.book.validate()
         assert self.cluster.book.charged <= max(self.cluster.book.limit, before)
         if not lost:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from evalpipe import Run
 from evalpipe.api import run as run_config
+from evalpipe.cli.main import main
 from evalpipe.config import load_config
 
 #: a quick server: short answers, everything else as profile vllm
@@ -37,3 +41,30 @@ def run_it(ray_head: str, tmp_path: Path, repository: Path) -> RunIt:
         return run_config(load_config(flags=flags, environ={}))
 
     return run
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line said: exit code, stdout, stderr and how long it took."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+@pytest.fixture
+def cli(ray_head: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Return a function that runs the command line in this process, beside the shared Ray."""
+
+    def call(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["evalpipe", *arguments])
+        capsys.readouterr()
+        began = time.monotonic()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        seconds, said = time.monotonic() - began, capsys.readouterr()
+        code = stopped.value.code
+        return Said(code if isinstance(code, int) else 0, said.out, said.err, seconds)
+
+    return call

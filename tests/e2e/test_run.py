@@ -54,7 +54,7 @@ def test_a_complete_run_sends_nothing_and_says_the_same(run_it):
 
 
 def test_seven_ways_to_fail_cost_no_item_and_no_score(run_it):
-    """429, 503, cut stream, reset, HTML, error inside a 200 and empty choices, 10 % together: complete, once, 0 failed."""
+    """429, 503, cut, reset, HTML, error inside a 200, empty choices, 10 % together: complete, once, 0 failed."""
     run = run_it(limit=200, sim__faults=SEVEN_FAULTS, run__workers=2)
 
     found = check_run(run.url)
@@ -67,7 +67,7 @@ def test_seven_ways_to_fail_cost_no_item_and_no_score(run_it):
 
 def test_a_refused_item_is_a_typed_failure_and_exit_3(run_it):
     """A request that the server calls malformed is stored as failed, with its reason and without a score."""
-    run = run_it(limit=60, sim__faults={"context_too_long": 0.2})
+    run = run_it(limit=60, sim__faults={"too_long": 0.2})
 
     rows = run.table().to_pylist()
     failed = [row for row in rows if row["status"] == "failed"]
