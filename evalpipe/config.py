@@ -129,7 +129,7 @@ class RunConfig(Section):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str | None) -> str | None:
-        if name is not None and not NAME_PATTERN.match(name):
+        if name is not None and not NAME_PATTERN.fullmatch(name):
             raise ValueError(f"must match {NAME_PATTERN.pattern}, got {name!r}")
         return name
 
@@ -265,9 +265,10 @@ def _put(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
 
 def _explain(error: ValidationError, source: str) -> str:
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"]]
+    location = _as_written(first["loc"])
     where = ".".join(location) or "the file"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    others = len({tuple(_as_written(each["loc"])) for each in error.errors()}) - 1
+    more = f" (and {others} more)" if others else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(location[-1], _field_names(location[:-1]), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_field_names(location[:-1]))}"
@@ -277,6 +278,14 @@ def _explain(error: ValidationError, source: str) -> str:
         f", got {given!r}" if isinstance(given, str | int | float | bool | None) and "got" not in first["msg"] else ""
     )
     return f"{source}: {where}: {first['msg'].removeprefix('Value error, ')}{shown}{more}"
+
+
+def _as_written(loc: Sequence[str | int]) -> list[str]:
+    """Return the keys of a location that a user can write: pydantic appends the member of a union to the field's."""
+    location = [str(part) for part in loc]
+    while len(location) > 1 and location[-1] not in _field_names(location[:-1]) and not _field_names(location[:-1]):
+        location.pop()
+    return location
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

@@ -24,7 +24,11 @@ class StateError(EvalPipeError):
     """A broken invariant of ours, or stored data that does not fit (exit 78)."""
 
 
-class Fenced(StateError):
+class Resumable(EvalPipeError):
+    """The run had to stop for a reason that passes; the same command goes on (exit 75)."""
+
+
+class Fenced(Resumable):
     """Another driver owns this run; this one must stop without writing (exit 75)."""
 
 

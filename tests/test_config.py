@@ -208,14 +208,12 @@ def test_how_it_is_run_may_change_before_a_resume(override: str):
     assert load_config(overrides=[override], environ={}).semantic_hash() == Config().semantic_hash()
 
 
-@pytest.mark.xfail(strict=True, reason="$ matches before a final newline; NAME_PATTERN needs \\Z or fullmatch")
 def test_a_name_ends_where_it_ends():
     """A newline would become part of a folder's name."""
     with pytest.raises(ConfigError, match=r"run\.name"):
         parse_config({"run": {"name": "abc\n"}})
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic names the member of the union: run.workers.int")
 def test_a_mistake_in_workers_is_named_as_it_is_written():
     """The key of the message is one that the user knows, and one mistake counts as one."""
     with pytest.raises(ConfigError, match=r"run\.workers: (?!.*more)"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from evalpipe.errors import ConfigError, DataError, EndpointError, EvalPipeError, Fenced
+from evalpipe.errors import ConfigError, DataError, EndpointError, EvalPipeError, Resumable
 
 USAGE, RESUMABLE, NO_KEY, UNUSABLE, INTERNAL = 2, 75, 77, 78, 1
 _KEY_KINDS = frozenset({"auth", "quota"})
@@ -15,7 +15,7 @@ def exit_code_of(error: BaseException) -> int:
     match error:
         case ConfigError() | DataError():
             return USAGE
-        case Fenced():
+        case Resumable():
             return RESUMABLE
         case EndpointError():
             return NO_KEY if error.failure.kind in _KEY_KINDS else UNUSABLE
@@ -34,5 +34,6 @@ def explain(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError):
         code = errno.errorcode.get(error.errno or 0, "")
-        return f"storage failed: {error.strerror or error} {code}; what was committed is safe, the same command goes on"
+        what = f"{error.strerror or error or type(error).__name__} {code}".strip()
+        return f"{what}; what was committed is safe, the same command goes on"
     return f"a bug in evalpipe: {type(error).__name__}: {error} (--debug shows where)"

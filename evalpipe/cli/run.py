@@ -80,6 +80,8 @@ def run(
         **parse_concurrency(concurrency),
     }
     loaded = _load(config, flags=flags, settings=settings)
+    if concurrency is not None and not concurrency.isdecimal() and loaded.control.law == "fixed":
+        loaded = _load(config, flags=flags | {"control.law": "auto"}, settings=settings)
     if dry_run:
         from evalpipe.cli.dry_run import dry_run as describe
 
@@ -178,7 +180,11 @@ def load_env_file(path: Path = Path(".env")) -> None:
     """Put the NAME=value lines of .env into the environment; what is set already stays."""
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    for line in lines:
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         if equals and name and not name.startswith("#"):
             os.environ.setdefault(name.strip(), value.strip().strip("'\""))

@@ -74,12 +74,14 @@ class ControlCore:
         self._ticks: list[Tick] = []
         self._changes: list[TimedChange] = []
         self._since = _Since()
+        self._tokens_per_s: float | None = None
 
     def exchange(self, report: Report, *, now: float) -> Lease:
         """Answer one worker. Raises StateError for a worker process that was replaced by a newer one."""
         if self._began_at is None:
             self._began_at = self._since.at = now
         if self.book.is_new(report):
+            self._forget_lost(now)  # before: what a worker says after its TTL is news
             self._absorb(report)
             # the law first: permits must be granted under the very limit and epoch they are stamped with
             if now - self._ticked_at >= TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
@@ -89,8 +91,7 @@ class ControlCore:
     def tick(self, *, now: float) -> None:
         """Let the law see what came in since the last tick, and apply its word to the book."""
         self._ticked_at = now
-        for name in self.book.expire(now=now):
-            self._latest.pop(name, None)
+        self._forget_lost(now)
         observation = merge(self._latest.values())
         self._latest = {name: _standing(o) for name, o in self._latest.items()}
         for sample in observation.samples:
@@ -115,6 +116,10 @@ class ControlCore:
     def limit(self) -> float:
         return self.law.state.limit
 
+    def _forget_lost(self, now: float) -> None:
+        for name in self.book.expire(now=now):
+            self._latest.pop(name, None)
+
     def _absorb(self, report: Report) -> None:
         old = self._latest.get(report.worker)
         self._latest[report.worker] = report.observation if old is None else _joined(old, report.observation)
@@ -133,17 +138,14 @@ class ControlCore:
             shadow.decide(now=now)
 
     def _complete(self, evidence: Evidence, observation: Observation) -> Evidence:
-        """Fill in what the law does not measure itself: every change is shown with the same numbers."""
-        if evidence.gradient is not None:
-            return replace(evidence, overdue=observation.overdue)
+        """Fill in what the law does not measure itself: every change is shown with the same gradient."""
         meter = self.meter
-        return replace(
-            evidence,
-            baseline_s=meter.baseline_s,
-            recent_s=meter.recent_s,
-            gradient=meter.gradient,
-            overdue=observation.overdue,
-        )
+        if evidence.baseline_s is None or evidence.recent_s is None:
+            evidence = replace(evidence, baseline_s=meter.baseline_s, recent_s=meter.recent_s, per_work=True)
+            evidence = replace(evidence, gradient=meter.gradient)
+        elif not evidence.per_work:
+            evidence = replace(evidence, gradient=meter.gradient)
+        return replace(evidence, overdue=observation.overdue, tokens_per_s=self._tokens_per_s)
 
     def _record(self, observation: Observation, now: float) -> None:
         since, seconds = self._since, now - self._since.at
@@ -164,6 +166,7 @@ class ControlCore:
             workers=self.book.workers,
             shadows={name: shadow.state.limit for name, shadow in self.shadows.items()},
         )
+        self._tokens_per_s = tick.tokens_per_s
         self._ticks.append(tick)
         del self._ticks[:-KEEP]
         self._since = _Since(at=now)

@@ -134,4 +134,6 @@ class GradientLaw:
         recent = recent if recent is not None else self._meter.recent_s
         baseline = self._meter.baseline_s
         gradient = baseline / recent if baseline is not None and recent else None
-        return LimitChange(old, self.state.limit, reason, Evidence(baseline, recent, gradient, samples=count))
+        return LimitChange(
+            old, self.state.limit, reason, Evidence(baseline, recent, gradient, samples=count, per_work=True)
+        )

@@ -21,7 +21,12 @@ REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The numbers behind a change. Latencies in seconds per unit of work; None where nothing was measured yet."""
+    """The numbers behind a change; None where nothing was measured yet.
+
+    baseline_s, recent_s: latencies as the law judged them, in seconds; per unit of work where per_work. gradient: the
+    congestion gradient, baseline over recent per unit of work, unclamped. A law that measures raw latency leaves it to
+    ControlCore, whose meter fills in what is missing.
+    """
 
     baseline_s: float | None = None
     recent_s: float | None = None
@@ -30,6 +35,7 @@ class Evidence:
     tokens_per_s: float | None = None
     samples: int = 0
     state: str = ""
+    per_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

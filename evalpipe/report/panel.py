@@ -39,7 +39,8 @@ def change_line(timed: TimedChange) -> str:
     if evidence.gradient is not None:
         seen.append(f"gradient {evidence.gradient:.2f}")
     if evidence.baseline_s is not None and evidence.recent_s is not None:
-        seen.append(f"{1000 * evidence.baseline_s:.1f} -> {1000 * evidence.recent_s:.1f} ms per unit of work")
+        unit = "ms per unit of work" if evidence.per_work else "ms"
+        seen.append(f"{1000 * evidence.baseline_s:.1f} -> {1000 * evidence.recent_s:.1f} {unit}")
     if evidence.samples:
         seen.append(f"{evidence.samples} samples")
     if evidence.state:

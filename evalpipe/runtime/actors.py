@@ -76,7 +76,7 @@ class WorkerActor:
                     check_key(self._spec)
                     self._loop = WorkerLoop(self._spec, self._exchange)
                 except EndpointError as error:
-                    return PollReply(fatal=error.failure)
+                    return PollReply(fatal=error.failure, is_drained=True)
                 self._loop.start()
         return await self._loop.poll(poll)
 

@@ -30,6 +30,7 @@ POLL_S = 0.2  # with work for a second in hand a worker never runs dry between p
 COLLECT_S = 0.05
 SHOW_S = 0.5
 DRAIN_S = 45.0  # after a signal: time for requests in flight to end
+LAST_FILES_S = 10.0  # after the last result: time for the workers' files of attempts
 MAX_DEATHS = 20  # worker processes that died without a result in between: something kills every one
 
 #: exit codes (DESIGN section 9)
@@ -112,7 +113,7 @@ class Driver:
     def run(self) -> Outcome:
         """Work until all is in the log, a signal drained the run, or nothing can succeed.
 
-        Raises Fenced when another driver took the run, StateError when the controller is gone, OSError when storage is.
+        Raises Fenced when another driver took the run, Resumable when the controller is gone, OSError when storage is.
         """
         self._spawn(next(iter(self._desks.values())))  # the first alone: it is up sooner, and its 8 items go first
         while not self._is_over():
@@ -187,7 +188,7 @@ class Driver:
         self._committer.add(desk.process, reply.written)
         self._dispenser.release(reply.released)
         desk.wants, desk.cpu_s = reply.wants, reply.cpu_s
-        desk.is_idle = reply.queued + reply.in_flight + reply.unwritten == 0
+        desk.is_idle = reply.is_drained
         if self._sent_at is None and reply.in_flight + reply.counters.finished > 0:
             self._sent_at = self._success_at = now
         if reply.counters.finished > desk.finished:
@@ -230,8 +231,11 @@ class Driver:
             self._drain_until = time.monotonic() + DRAIN_S
 
     def _is_over(self) -> bool:
+        counts = self._committer.state.counts
+        if self._drain_until is None and counts.ok + counts.failed >= self._session.expected:
+            self._drain_until = time.monotonic() + LAST_FILES_S
         if self._drain_until is None:
-            return self._committer.state.counts.ok + self._committer.state.counts.failed >= self._session.expected
+            return False
         gone = all(desk.is_idle or desk.name not in self._fleet.workers for desk in self._desks.values())
         return gone or time.monotonic() >= self._drain_until
 

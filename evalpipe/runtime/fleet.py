@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
-from evalpipe.errors import ConfigError, StateError
+from evalpipe.errors import ConfigError, Resumable
 from evalpipe.runtime.actors import CONTROLLER, WORKER, ControlRecords
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 
@@ -126,11 +126,11 @@ class Fleet:
         return [self._read(ref) for ref in ready] + self._silent()
 
     def read_control(self) -> ControlRecords:
-        """Read the controller. Raises StateError when it is gone: the run can be resumed."""
+        """Read the controller. Raises Resumable when it is gone."""
         try:
             records: ControlRecords = ray.get(self._controller.read.remote(), timeout=ANSWER_WITHIN_S)
         except (RayError, GetTimeoutError) as error:
-            raise StateError(
+            raise Resumable(
                 f"the controller is gone ({type(error).__name__}); run the same command to go on"
             ) from None
         return records

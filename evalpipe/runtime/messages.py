@@ -90,4 +90,5 @@ class PollReply:
     last_failure: Failure | None = None
     fatal: Failure | None = None
     is_lost: bool = False  # its lease ran out: it sends nothing more
-    released: Sequence[Key] = ()  # items it will not do (drained)
+    released: Sequence[Key] = ()  # items it will not do
+    is_drained: bool = False  # it was told to drain, has nothing in flight, and every row is in a file

@@ -57,7 +57,8 @@ class Outbox:
     def add(self, result: Result) -> None:
         self._results.append(result)
         self._bytes += len(result.response or "") + len(result.prompt or "") + len(result.reasoning or "") + 300
-        if len(self._results) >= MAX_ROWS or self._bytes >= MAX_BYTES:
+        is_large = len(self._results) >= MAX_ROWS or self._bytes >= MAX_BYTES
+        if is_large and self._failures == 0:  # storage that fails is asked by the timer, not by every row
             self.is_due.set()
 
     def add_attempt(self, attempt: AttemptRecord) -> None:
@@ -83,9 +84,12 @@ class Outbox:
             return
         rows, self._results, size, self._bytes = self._results, [], self._bytes, 0
         self._writing = len(rows)
-        if await self._write(rows, "results") is None:
+        try:
+            info = await self._write(rows, "results")
+        finally:
+            self._writing = 0
+        if info is None:
             self._results, self._bytes = rows + self._results, size + self._bytes
-        self._writing = 0
 
     async def _write_attempts(self) -> None:
         if not self._attempts:

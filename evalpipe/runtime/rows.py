@@ -61,6 +61,14 @@ def failed(task: Task, request: Request, sent: Sent, failure: Failure, by: Origi
     )
 
 
+def unsent(task: Task, failure: Failure, by: Origin) -> Result:
+    """Make the row of an item that could not be sent at all."""
+    request = Request(task.key, task.item.example.item_id, (), prompt="", prompt_sha256="")
+    nothing = Sent(Permit(epoch=0, limit=0, in_flight_at_send=0), sent_at=0.0)
+    row = failed(task, request, nothing, failure, by)
+    return replace(row, rtt_s=None, sent_at=None, in_flight_at_send=None, limit_at_send=None, permit_epoch=None)
+
+
 def attempt(task: Task, sent: Sent, outcome: Completion | Failure, by: Origin) -> AttemptRecord:
     """Make the row of one try, whatever came of it."""
     key, permit = task.key, sent.permit

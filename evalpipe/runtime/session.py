@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,7 @@ SIM_SCHEME = "sim://"
 SIM_MODEL = "sim"
 OUTPUT_ENV = "EVALPIPE_RUNS"
 JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submitted job
+MADE_UP_CHARS = 110  # with hash and suffix below the 128 of a run name
 VERSIONS_OF = ("evalpipe", "ray", "openai", "pyarrow", "datasets", "numpy")
 
 
@@ -80,6 +82,7 @@ def open_session(config: Config) -> Iterator[Session]:
     """
     check_settings(config)
     with ExitStack() as stack:
+        find_files_of(config)
         looked = None
         if config.endpoint.model is None:
             config, looked = _resolve_model(config)
@@ -104,7 +107,6 @@ class _Starting:
     """What takes seconds to start, started: Ray, and the simulated server where one is meant."""
 
     def __init__(self, config: Config, folder: Path | None, stack: ExitStack) -> None:
-        find_files_of(config)
         self._config = config
         pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="start"))
         self._sim = pool.submit(_start_sim, config, folder) if config.is_simulated else None
@@ -192,8 +194,7 @@ def output_of(config: Config) -> str:
 def find_run(config: Config) -> tuple[str, ObjectStore]:
     """Return name and storage of the run that is meant: found, or to be made, as run.resume says."""
     output = output_of(config)
-    model = (config.endpoint.model or "model").replace("/", "-")
-    name = config.run.name or f"{stem(config.dataset.path)}-{model}-{config.semantic_hash()[:8]}"
+    name = config.run.name or made_up_name(config)
     store = open_store(f"{output}/{name}")
     is_there = exists(store)
     if config.run.resume == "always" and not is_there:
@@ -204,6 +205,12 @@ def find_run(config: Config) -> tuple[str, ObjectStore]:
         store = open_store(f"{output}/{name}-{number}")
         is_there = exists(store)
     return name if number == 1 else f"{name}-{number}", store
+
+
+def made_up_name(config: Config) -> str:
+    """Return <dataset>-<model>-<8 hex of the semantic settings>, fit for a folder. No time in it: it is found again."""
+    told = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stem(config.dataset.path)}-{config.endpoint.model or 'model'}")
+    return f"{told[:MADE_UP_CHARS].lstrip('._-') or 'run'}-{config.semantic_hash()[:8]}"
 
 
 def exists(store: ObjectStore) -> bool:

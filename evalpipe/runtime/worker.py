@@ -78,6 +78,7 @@ class WorkerLoop:
         self._fatal: Failure | None = None
         self._last_failure: Failure | None = None
         self._drain = False
+        self._is_drained = False
         self._usage = Usage()
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -103,6 +104,7 @@ class WorkerLoop:
         self._work.set()
         if self._drain and not self._running:
             await self._outbox.flush(now=time.monotonic(), everything=True)
+            self._is_drained = self._outbox.unwritten == 0
         return self._reply(poll)
 
     async def stop(self) -> None:
@@ -116,7 +118,7 @@ class WorkerLoop:
         cpu_share, lag_s = self._usage.read()
         in_hand = len(self._queue)
         wants = max(2 * self._gate.permits, self._tally.recent_rate() * WANT_S, 8) - in_hand
-        stopped = self._drain or self._fatal is not None or self._outbox.is_full
+        stopped = self._is_stopped or self._gate.is_expired
         return PollReply(
             written=self._outbox.pending(acked=poll.acked),
             wants=0 if stopped else max(int(wants), 0),
@@ -132,6 +134,7 @@ class WorkerLoop:
             fatal=self._fatal or self._storage_failure(),
             is_lost=self._gate.is_expired,
             released=tuple(self._released),
+            is_drained=self._is_drained,
         )
 
     def _storage_failure(self) -> Failure | None:
@@ -158,7 +161,8 @@ class WorkerLoop:
         """Send one report until it is answered: it carries samples that must not get lost, and may be repeated."""
         while True:
             try:
-                lease = await asyncio.wait_for(self._exchange(report), EXCHANGE_TIMEOUT_S)
+                async with asyncio.timeout(EXCHANGE_TIMEOUT_S):  # wait_for of Python 3.11 may swallow a cancel
+                    lease = await self._exchange(report)
             except (TimeoutError, ConnectionError) as error:
                 log.warning("exchange worker=%s failed=%s", self._spec.name, type(error).__name__)
                 await asyncio.sleep(0.2)
@@ -189,22 +193,20 @@ class WorkerLoop:
     async def _until_ready(self) -> None:
         while self._is_stopped or not self._queue.ready(now=time.monotonic()):
             self._work.clear()
-            due = self._queue.next_due()
+            due = None if self._is_stopped else self._queue.next_due()
             timeout = 0.5 if due is None else min(max(due - time.monotonic(), 0.0), 0.5)
-            try:
-                await asyncio.wait_for(self._work.wait(), timeout)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._work.wait()
 
     async def _attempt(self, task: Task, permit: Permit) -> None:
         """Make one attempt, keep what came of it, give the permit back; never raises."""
         try:
-            task.tries += 1
-            task.wait_s += max(time.monotonic() - task.ready_at, 0.0)
-            sent = rows.Sent(permit, time.time())
-            request = task.request = task.request or self._render(task, sent)
+            request = task.request = task.request or self._render(task)
             if request is not None:
-                await self._send(task, request, sent)
+                task.tries += 1
+                task.wait_s += max(time.monotonic() - task.ready_at, 0.0)
+                await self._send(task, request, rows.Sent(permit, time.time()))
         except EvalPipeError as error:
             self._fatal = self._fatal or Failure("config", message=str(error))
         except Exception as error:
@@ -214,13 +216,12 @@ class WorkerLoop:
             self._gate.give_back()
             self._work.set()
 
-    def _render(self, task: Task, sent: rows.Sent) -> Request | None:
+    def _render(self, task: Task) -> Request | None:
         """Make the request; an item whose prompt cannot be made is kept as a failure, and None returned."""
         try:
             return self._prompter.request(task.item)
         except DataError as error:
-            unsent = Request(task.key, task.item.example.item_id, (), "", "")
-            self._keep(rows.failed(task, unsent, sent, Failure("prompt", message=str(error)), self._origin))
+            self._keep(rows.unsent(task, Failure("prompt", message=str(error)), self._origin))
             return None
 
     async def _send(self, task: Task, request: Request, sent: rows.Sent) -> None:
@@ -296,7 +297,8 @@ class WorkerLoop:
     async def _flush_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._outbox.is_due.wait(), self._spec.config.run.flush_s)
+                async with asyncio.timeout(self._spec.config.run.flush_s):
+                    await self._outbox.is_due.wait()
             await self._outbox.flush(now=time.monotonic())
 
 

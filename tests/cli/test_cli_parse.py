@@ -126,7 +126,7 @@ def test_every_failure_that_ends_a_run_has_a_code():
         (ConfigError("no such config file: a.yaml"), ["no such config file: a.yaml"]),
         (RunFatal(Failure("auth", message="key refused")), ["key refused"]),
         (RunFatal(Failure("auth")), ["auth"]),
-        (OSError(errno.ENOSPC, "disk is full"), ["storage failed: disk is full ENOSPC", "what was committed is safe"]),
+        (OSError(errno.ENOSPC, "disk is full"), ["disk is full ENOSPC", "what was committed is safe"]),
         (ZeroDivisionError("oops"), ["a bug in evalpipe: ZeroDivisionError: oops", "--debug"]),
     ],
 )

@@ -277,7 +277,6 @@ def test_a_worker_not_heard_for_a_ttl_is_forgotten():
     assert law.seen[-1].in_flight == 2
 
 
-@pytest.mark.xfail(strict=True, reason="tick expires the very worker whose report it is about to use")
 def test_a_worker_that_comes_back_after_its_ttl_is_heard():
     """What it reports now is news, however long it was cut off."""
     law = ScriptedLaw([])

@@ -169,7 +169,6 @@ def test_many_rows_or_many_bytes_are_due_at_once(disk: Disk):
     assert (by_rows.is_due.is_set(), by_bytes.is_due.is_set()) == (True, True)
 
 
-@pytest.mark.xfail(strict=True, reason="each further row asks for a flush: 30 failures within a second, not a minute")
 def test_failing_storage_is_asked_by_the_timer_not_by_every_row(disk: Disk, outbox: Outbox):
     """With 500 rows kept by a full disk, the next answer must not write at once: patience is counted in flushes."""
     for index in range(MAX_ROWS):

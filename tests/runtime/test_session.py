@@ -99,7 +99,6 @@ def test_the_name_says_what_is_run(config: Config):
     assert find_run(changed(unnamed, "sampling.max_tokens=5"))[0] != name
 
 
-@pytest.mark.xfail(strict=True, reason="only '/' is replaced in the model's name")
 @pytest.mark.parametrize("model", ["llama3:8b", "my model", "m@2024", "x" * 200])
 def test_the_name_made_up_is_one_that_may_be_given(config: Config, model: str):
     """config.yaml of the run holds it: a name that the check refuses could be run, but never shown or resumed."""

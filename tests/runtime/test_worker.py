@@ -507,7 +507,6 @@ def test_a_bug_in_one_attempt_gives_its_permit_back(tmp_path: Path):
     run(tmp_path, scenario, work=items(1), script={"i0": [KeyError("bug")]})  # type: ignore[list-item]
 
 
-@pytest.mark.xfail(strict=True, reason="asyncio.wait_for of Python 3.11 swallows a cancel that meets its result")
 def test_stop_right_after_a_poll_ends(tmp_path: Path):
     """A poll wakes the send loop; the cancel that follows at once must still end it."""
 

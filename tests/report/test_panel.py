@@ -41,7 +41,7 @@ PROGRESS = Progress(
 NOTHING_YET = replace(
     PROGRESS, ok=0, failed=0, scored=0, failures={}, requests_per_s=0.0, gradient=None, p50_s=None, p99_s=None
 )
-CHANGE = LimitChange(64.0, 44.8, "queue", Evidence(0.01, 0.025, 0.4, samples=32))
+CHANGE = LimitChange(64.0, 44.8, "queue", Evidence(0.01, 0.025, 0.4, samples=32, per_work=True))
 
 
 def shown(progress: Progress, changes: list[TimedChange], *, width: int = 110) -> str:
