@@ -130,9 +130,7 @@ class Fleet:
         try:
             records: ControlRecords = ray.get(self._controller.read.remote(), timeout=ANSWER_WITHIN_S)
         except (RayError, GetTimeoutError) as error:
-            raise Resumable(
-                f"the controller is gone ({type(error).__name__}); run the same command to go on"
-            ) from None
+            raise Resumable(f"the controller is gone ({type(error).__name__}); run the same command to go on") from None
         return records
 
     def bury(self, worker: str) -> None:

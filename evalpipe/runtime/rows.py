@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from evalpipe.control.lease import Permit
 from evalpipe.errors import Failure
-from evalpipe.records import AttemptRecord, Completion, Request, Result, Status
+from evalpipe.records import AttemptRecord, Completion, Request, Result, Score, Status
 from evalpipe.runtime.queue import Task
 
 
@@ -29,11 +30,20 @@ class Sent:
     sent_at: float
 
 
-def answered(task: Task, request: Request, sent: Sent, completion: Completion, by: Origin) -> Result:
-    """Make the row of an answer, not scored yet."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the scorer said: a score, nothing to say (both None), or why it could not."""
+
+    score: Score | None = None
+    error: str | None = None
+
+
+def answered(task: Task, request: Request, sent: Sent, completion: Completion, verdict: Verdict, by: Origin) -> Result:
+    """Make the row of an answer. One that could not be scored says why and has no score, never a zero."""
     known = completion.usage_source != "none"
-    return replace(
-        _blank(task, request, sent, by),
+    score = verdict.score
+    return Result(
+        **_identity(task, request, sent, by),
         status=completion.status.value,
         response=completion.text,
         reasoning=completion.reasoning or None,
@@ -46,13 +56,19 @@ def answered(task: Task, request: Request, sent: Sent, completion: Completion, b
         rtt_s=completion.rtt_s,
         tpot_s=completion.tpot_s,
         request_id=completion.request_id or None,
+        score=score.value if score else None,
+        correct=score.correct if score else None,
+        extracted=score.extracted if score else None,
+        error_kind="scorer" if verdict.error else None,
+        error_message=verdict.error,
     )
 
 
 def failed(task: Task, request: Request, sent: Sent, failure: Failure, by: Origin) -> Result:
     """Make the row of an item that got no answer: no response, no score, the reason instead."""
-    return replace(
-        _blank(task, request, sent, by),
+    return Result(
+        **_identity(task, request, sent, by),
+        status=Status.FAILED.value,
         rtt_s=failure.rtt_s,
         request_id=failure.request_id or None,
         error_kind=failure.kind,
@@ -72,54 +88,50 @@ def unsent(task: Task, failure: Failure, by: Origin) -> Result:
 def attempt(task: Task, sent: Sent, outcome: Completion | Failure, by: Origin) -> AttemptRecord:
     """Make the row of one try, whatever came of it."""
     key, permit = task.key, sent.permit
-    row = AttemptRecord(
+    completion = outcome if isinstance(outcome, Completion) else None
+    failure = outcome if isinstance(outcome, Failure) else None
+    return AttemptRecord(
         item_index=key.item_index,
         repeat=key.repeat,
         generation=key.generation,
         attempt=task.tries,
-        kind="ok",
-        code="",
-        message="",
+        kind=failure.kind if failure else "ok",
+        code=failure.code if failure else "",
+        message=failure.message if failure else "",
         sent_at=sent.sent_at,
         rtt_s=outcome.rtt_s,
-        ttft_s=None,
-        output_tokens=0,
-        retry_after_s=None,
+        ttft_s=completion.ttft_s if completion else None,
+        output_tokens=completion.output_tokens if completion else 0,
+        retry_after_s=failure.retry_after_s if failure else None,
         in_flight_at_send=permit.in_flight_at_send,
         limit_at_send=permit.limit,
         permit_epoch=permit.epoch,
         worker=by.worker,
     )
-    if isinstance(outcome, Completion):
-        return replace(row, ttft_s=outcome.ttft_s, output_tokens=outcome.output_tokens)
-    return replace(
-        row, kind=outcome.kind, code=outcome.code, message=outcome.message, retry_after_s=outcome.retry_after_s
-    )
 
 
-def _blank(task: Task, request: Request, sent: Sent, by: Origin) -> Result:
-    """Make the row of an item that has neither an answer nor a reason yet."""
+def _identity(task: Task, request: Request, sent: Sent, by: Origin) -> dict[str, Any]:
+    """Return the columns that every row has, whatever came of the item; their names are those of Result."""
     example, key, permit = task.item.example, task.key, sent.permit
-    return Result(
-        item_id=example.item_id,
-        item_index=key.item_index,
-        repeat=key.repeat,
-        generation=key.generation,
-        status=Status.FAILED.value,
-        category=example.category,
-        expected=example.expected,
-        prompt=request.prompt if by.store_prompts else None,
-        wait_s=task.wait_s,
-        attempts=task.tries,
-        retry_wait_s=task.retry_wait_s,
-        in_flight_at_send=permit.in_flight_at_send,
-        limit_at_send=permit.limit,
-        sent_at=sent.sent_at,
-        endpoint=by.endpoint,
-        model=by.model,
-        prompt_sha256=request.prompt_sha256,
-        worker=by.worker,
-        writer_epoch=by.writer_epoch,
-        permit_epoch=permit.epoch,
-        metadata=example.metadata,
-    )
+    return {
+        "item_id": example.item_id,
+        "item_index": key.item_index,
+        "repeat": key.repeat,
+        "generation": key.generation,
+        "category": example.category,
+        "expected": example.expected,
+        "prompt": request.prompt if by.store_prompts else None,
+        "wait_s": task.wait_s,
+        "attempts": task.tries,
+        "retry_wait_s": task.retry_wait_s,
+        "in_flight_at_send": permit.in_flight_at_send,
+        "limit_at_send": permit.limit,
+        "sent_at": sent.sent_at,
+        "endpoint": by.endpoint,
+        "model": by.model,
+        "prompt_sha256": request.prompt_sha256,
+        "worker": by.worker,
+        "writer_epoch": by.writer_epoch,
+        "permit_epoch": permit.epoch,
+        "metadata": example.metadata,
+    }

@@ -12,7 +12,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Protocol
 from urllib.parse import quote
 
@@ -239,19 +238,15 @@ class WorkerLoop:
             raise
         self._observer.answered(watch, completion, sent.permit)
         self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
-        row = rows.answered(task, request, sent, completion, self._origin)
-        self._keep(self._scored(row, task, completion))
+        verdict = self._judge(task, completion)
+        self._keep(rows.answered(task, request, sent, completion, verdict, self._origin))
         self._tally.note_answer(completion)
 
-    def _scored(self, row: Result, task: Task, completion: Completion) -> Result:
-        """Score an answer; a scorer that fails says so in the row and leaves it without a score, never with a zero."""
+    def _judge(self, task: Task, completion: Completion) -> rows.Verdict:
         try:
-            score = self._scorer(task.item.example, completion)
+            return rows.Verdict(self._scorer(task.item.example, completion))
         except DataError as error:
-            return replace(row, error_kind="scorer", error_message=str(error))
-        if score is None:
-            return row
-        return replace(row, score=score.value, correct=score.correct, extracted=score.extracted)
+            return rows.Verdict(error=str(error))
 
     def _on_failure(self, task: Task, request: Request, sent: rows.Sent, error: EndpointError) -> None:
         failure = self._last_failure = error.failure

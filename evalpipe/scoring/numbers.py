@@ -14,6 +14,7 @@ _AS_ASCII = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ",
 _NOISE = re.compile(r"\\?[$€£¥₹]|\\[,!;]|\{,\}(?=\d{3})")
 _FRAC = re.compile(r"\\[dt]?frac\{\s*(\d+)\s*\}\{\s*(\d+)\s*\}")
 _TIMES_TEN = re.compile(r"\s*(?:\\times|\\cdot|[x×*])\s*10\s*(?:\^|\*\*)\s*\{?\s*([-+]?\d+)\s*\}?")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?%?")
 _NUMBER = re.compile(
     r"""(?<!\w)(?>
@@ -43,6 +44,8 @@ def parse_number(text: str) -> Number | None:
     Read are integers, decimals, exponents, fractions (3/4, 1 1/2, LaTeX), thousands separators (comma, space,
     underscore, apostrophe), percent and currency signs. The comma is never a decimal sign.
     """
+    if _INTEGER.fullmatch(text):  # most references and answers: 1 us instead of 15
+        return Number(Fraction(int(text)))
     plain = _plain(text)
     match = _NUMBER.fullmatch(plain) if len(plain) <= MAX_CHARS else None
     return _value(match) if match else None
