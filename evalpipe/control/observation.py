@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from evalpipe.records import Packed
+
 
 class Outcome(StrEnum):
     """What an attempt teaches about load."""
@@ -20,7 +22,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Packed):
     """One finished attempt (never a retry sequence).
 
     kind: "ok" or the failure's kind. rtt_s, ttft_s: seconds from the send; ttft_s None when not streamed.
@@ -40,7 +42,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Packed):
     """What one exchange tells; or, merged, what all workers told since the last decision.
 
     in_flight: requests out now. in_flight_peak: most that were out since the last exchange.
