@@ -58,11 +58,12 @@ class SimServer:
             "model": model,
             "api-key-env": None if api_key is None else _KEY_ENV,
         }
-        command = [sys.executable, "-m", "evalpipe.sim.server"]
+        command = [sys.executable, "-m", "evalpipe.sim.server", "--stop-on-eof"]
         command += [f"--{name}={value}" for name, value in arguments.items() if value is not None]
         environment = dict(os.environ) if api_key is None else {**os.environ, _KEY_ENV: api_key}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, env=environment)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, env=environment)
         ready = self._await_ready()
         self.port: int = ready["port"]
         self.base_url: str = ready["base_url"]
@@ -75,8 +76,9 @@ class SimServer:
 
     def stop(self) -> None:
         """End the child, by force after five seconds. May be called again."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         if self._process.poll() is None:
-            self._process.terminate()
             try:
                 self._process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,10 +43,13 @@ def serve(
     faults: Mapping[str, float] | None = None,
     api_key: str | None = None,
     parent_pid: int | None = None,
+    stop_on_eof: bool = False,
     model: str = "sim",
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the process parent_pid is gone (looked at twice a second).
 
+    stop_on_eof: end when standard input is closed, and ignore both signals: Ctrl-C and `ray job stop` reach the whole
+    process tree of a driver, which then needs the server for what is still in flight.
     port 0: any free one. Prints one JSON line {"ready", "port", "base_url", "pid"} on stdout when it listens.
     Raises ConfigError when the address is taken or a setting cannot be served. Main thread only.
     """
@@ -62,7 +67,7 @@ def serve(
     )
     sock = _listen(host, port)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, sock, parent_pid=parent_pid))
+        runner.run(_serve(settings, sock, parent_pid=parent_pid, stop_on_eof=stop_on_eof))
 
 
 def _loop_factory() -> Any:
@@ -85,7 +90,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def _serve(settings: FaceSettings, sock: socket.socket, *, parent_pid: int | None) -> None:
+async def _serve(settings: FaceSettings, sock: socket.socket, *, parent_pid: int | None, stop_on_eof: bool) -> None:
     import uvicorn
 
     from evalpipe.sim.face import Face
@@ -108,6 +113,9 @@ async def _serve(settings: FaceSettings, sock: socket.socket, *, parent_pid: int
     # uvicorn raises the signal that stopped it again when it is done; by then stopping is over.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    if stop_on_eof:
+        server.capture_signals = contextlib.nullcontext
+        threading.Thread(target=_stop_on_eof, args=[server], daemon=True).start()
     watch = asyncio.create_task(_watch(server, face.connections.abort_all, sock, parent_pid))
     await server.serve(sockets=[sock])
     await watch
@@ -127,6 +135,11 @@ async def _watch(server: Any, abort_all: Callable[[], None], sock: socket.socket
             if _is_gone(parent_pid, is_child=is_child):
                 server.should_exit = True  # never set to False: a signal may have set it in the meantime
     abort_all()
+
+
+def _stop_on_eof(server: Any) -> None:
+    sys.stdin.buffer.read()
+    server.should_exit = True
 
 
 def _announce(sock: socket.socket) -> None:
@@ -164,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faults=_json_object(given.faults, flag="--faults"),
             api_key=_key_from(given.api_key_env),
             parent_pid=given.parent_pid,
+            stop_on_eof=given.stop_on_eof,
             model=given.model,
         )
     except EvalPipeError as error:
@@ -185,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", default="{}", help="share of requests by fault, as a JSON object")
     parser.add_argument("--api-key-env", help="name of the variable that holds the key clients must send")
     parser.add_argument("--parent-pid", type=int, help="end when this process is gone")
+    parser.add_argument("--stop-on-eof", action="store_true", help="end when standard input closes, not by signals")
     parser.add_argument("--model", default="sim")
     return parser
 

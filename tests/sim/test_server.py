@@ -260,3 +260,16 @@ def test_server_ends_with_its_parent():
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.network
+def test_a_server_beside_a_run_outlives_the_signals_of_its_driver():
+    """Ctrl-C and `ray job stop` reach it too, while its driver still waits for answers; `stop` ends it."""
+    with SimServer("instant") as server:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(server.pid, number)
+
+        with urllib.request.urlopen(server.base_url.removesuffix("/v1") + "/health") as health:
+            assert health.status == 200
+        assert server.exit_code is None
+    assert server.exit_code == 0
