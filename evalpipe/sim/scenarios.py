@@ -113,6 +113,7 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             "servers",
             (
+                Course("vllm, 64 slots", profile("vllm"), 5_000),
                 Course("vllm, 256 slots", profile("vllm", slots=256), 5_000),
                 Course("vllm, KV-bound", profile("vllm", slots=256, kv_tokens=20_000), 3_000, prompt_median=300),
                 Course("vllm, 8 slots", profile("vllm", slots=8), 1_000),
@@ -120,7 +121,7 @@ SUITES: Mapping[str, Suite] = {
                 Course("smooth", profile("smooth"), 3_000, prompt_median=512, prompt_sigma=0),
                 Course("replicas", profile("replicas"), 5_000),
             ),
-            (Contender("aimd", "aimd"), Contender("gradient", "gradient")),
+            (fixed(16), fixed(64), fixed(128), Contender("aimd", "aimd"), Contender("gradient", "gradient")),
             max_limit=512,
         ),
     )
