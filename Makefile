@@ -8,14 +8,14 @@ env: .venv/.ready
 
 # uv inside the venv (seconds); plain pip where it cannot be had (a minute)
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 2; }
-	$(PYTHON) -m venv .venv || { echo "no venv module: apt install python3-venv"; exit 2; }
-	if $(BIN)/pip install -q uv; then \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 2; }
+	@$(PYTHON) -m venv .venv || { echo "no venv module: apt install python3-venv"; exit 2; }
+	@if $(BIN)/pip install -q uv; then \
 	  $(BIN)/uv pip install -q -p $(BIN)/python -c constraints.txt -e '.[dev]'; \
 	else \
 	  $(BIN)/pip install -q -c constraints.txt -e '.[dev]'; \
 	fi
-	touch $@
+	@touch $@
 
 # the main job: 5,000 items against the simulated server, each time in a new folder
 run: env

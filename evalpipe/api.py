@@ -24,7 +24,8 @@ from evalpipe.errors import ConfigError
 from evalpipe.report.summary import COLUMNS, Summary, select_newest, summarise
 from evalpipe.scoring.scorers import build_scorer
 from evalpipe.store.log import read_state
-from evalpipe.store.objects import NotFound, ObjectStore, open_store
+from evalpipe.store.objects import NotFound, ObjectStore
+from evalpipe.store.open import open_store
 from evalpipe.store.rows import read_all, read_results
 from evalpipe.store.segments import encode_table
 from evalpipe.store.spec import Spec, read_spec

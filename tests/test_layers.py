@@ -38,7 +38,7 @@ PURE = frozenset(
     {"__future__", "collections", "dataclasses", "difflib", "enum", "inspect", "math", "random", "statistics"}
     | {"types", "typing"}
 )
-PURE_ROOMS = {"control": {"control", "errors"}, "loadtest": {"control", "errors", "loadtest"}}
+PURE_ROOMS = {"control": {"control", "errors", "records"}, "loadtest": {"control", "errors", "loadtest"}}
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def _ray() -> list[Check]:
 def _store(output: str | None) -> Check:
     from evalpipe.config import load_config
     from evalpipe.runtime.session import output_of
-    from evalpipe.store.objects import open_store, probe
+    from evalpipe.store.objects import probe
+    from evalpipe.store.open import open_store
 
     try:
         url = f"{output_of(load_config(flags={'run.output': output}))}/doctor-probe"

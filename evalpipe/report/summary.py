@@ -130,7 +130,8 @@ def summarise(
     """Sum up the rows users see (`select_newest`), which hold at least `COLUMNS` but generation.
 
     expected_items: items of the run. coverage: share of results with a verdict below which no accuracy is claimed.
-    expected_by_category: items of each category, for missing counts and bounds there; None: unknown.
+    expected_by_category: items of each category, for missing counts and bounds there; None: unknown, unless nothing
+    is missing at all.
     Rows without a reference answer leave the denominators, unless the scorer judged such rows.
     Raises StateError when a result occurs twice or does not belong to the run.
     """
@@ -143,7 +144,9 @@ def summarise(
     return Summary(
         items=items,
         accuracy=accuracy,
-        categories=_by_category(table, verdicts, repeats=repeats, expected=expected_by_category),
+        categories=_by_category(
+            table, verdicts, repeats=repeats, expected=expected_by_category, is_complete=items.missing == 0
+        ),
         failures=_failures(table),
         latency={name: _quantiles(_floats(answers, name)) for name in ("rtt_s", "ttft_s")},
         tokens=_tokens(answers),
@@ -202,10 +205,17 @@ def _count(status: NDArray[np.object_], *, expected: int | None) -> Items:
 
 
 def _by_category(
-    table: pa.Table, verdicts: Verdicts, *, repeats: int, expected: Mapping[str, int] | None
+    table: pa.Table,
+    verdicts: Verdicts,
+    *,
+    repeats: int,
+    expected: Mapping[str, int] | None,
+    is_complete: bool,
 ) -> tuple[Category, ...]:
     """Return one entry a category, by name; none where the dataset has no categories."""
     category, status = _objects(table, "category"), _objects(table, "status")
+    if expected is None and is_complete:
+        expected = {name: round((category == name).sum() / repeats) for name in set(category)}
     names = sorted(set(category) | set(expected or {}))
     if names in ([], [""]):
         return ()

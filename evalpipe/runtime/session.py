@@ -29,7 +29,8 @@ from evalpipe.sim.misbehave import FaultPlan
 from evalpipe.sim.profiles import profile
 from evalpipe.sim.server import SimServer
 from evalpipe.store.log import read_state
-from evalpipe.store.objects import NotFound, ObjectStore, open_store, probe
+from evalpipe.store.objects import NotFound, ObjectStore, probe
+from evalpipe.store.open import open_store
 from evalpipe.store.spec import Spec, read_spec, write_spec
 from evalpipe.store.state import LogState
 

@@ -29,7 +29,7 @@ from evalpipe.runtime.outbox import Outbox
 from evalpipe.runtime.queue import Task, TaskQueue
 from evalpipe.runtime.tally import Tally, Usage
 from evalpipe.scoring.scorers import build_scorer
-from evalpipe.store.objects import open_store
+from evalpipe.store.open import open_store
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from evalpipe.errors import ConfigError, StateError
 
-REMOTE_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
 
@@ -73,27 +70,6 @@ def create(store: ObjectStore, key: str, data: bytes) -> bool:
         return store.get(key) == data
     except NotFound:  # the store refused over a conflict that left nothing behind (S3's 409)
         return False
-
-
-def open_store(url: str) -> ObjectStore:
-    """Open the storage that holds one run: a folder path, file://, s3://, gs:// or az://.
-
-    Nothing is contacted or made yet; `probe` does that. Raises ConfigError for another scheme.
-    """
-    # imported here: both need the names above, and obstore is loaded only where a bucket is asked for
-    from evalpipe.store.local import LocalStore
-
-    if "://" not in url:
-        return LocalStore(Path(url))
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return LocalStore(Path(unquote(parts.path)))
-    if parts.scheme not in REMOTE_SCHEMES:
-        known = ", ".join(sorted(REMOTE_SCHEMES))
-        raise ConfigError(f"no storage for {parts.scheme}://; use a folder path, file:// or one of {known}, got {url}")
-    from evalpipe.store.remote import RemoteStore
-
-    return RemoteStore(url)
 
 
 def probe(store: ObjectStore) -> None:

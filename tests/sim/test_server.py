@@ -220,7 +220,7 @@ def test_wrong_settings_are_refused_before_anything_starts(tmp_path: Path):
             ({"profile_name": "vlm"}, "did you mean 'vllm'"),
             ({"profile_name": "vllm", "options": {"slot": 1}}, "did you mean 'slots'"),
             ({"profile_name": "vllm", "faults": {"resett": 1}}, "did you mean 'reset'"),
-            ({"profile_name": "vllm", "dataset": tmp_path / "none.parquet"}, "no such dataset"),
+            ({"profile_name": "vllm", "dataset": tmp_path / "none.parquet"}, "no dataset at"),
             ({"profile_name": "vllm", "port": taken.getsockname()[1]}, "cannot listen on"),
         ]
         for arguments, message in wrong:

@@ -9,7 +9,8 @@ from store_rows import Relay, lose_reply, lose_request
 
 from evalpipe.errors import ConfigError, StateError
 from evalpipe.store.local import LocalStore
-from evalpipe.store.objects import create, open_store, probe
+from evalpipe.store.objects import create, probe
+from evalpipe.store.open import open_store
 from evalpipe.store.remote import RemoteStore
 
 

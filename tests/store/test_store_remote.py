@@ -18,7 +18,8 @@ from store_rows import SmallRun
 from evalpipe.errors import ConfigError
 from evalpipe.store.compact import compact
 from evalpipe.store.log import Log
-from evalpipe.store.objects import NotFound, ObjectStore, create, open_store, probe
+from evalpipe.store.objects import NotFound, ObjectStore, create, probe
+from evalpipe.store.open import open_store
 from evalpipe.store.verify import verify
 
 pytestmark = pytest.mark.network
