@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -107,11 +108,13 @@ def run(
     with open_session(config) as session:
         _greet(session, say)
         outcome = None
-        if not session.is_complete:
-            with _run_log(session.folder):
-                from evalpipe.runtime.launch import launch
+        with _run_log(session.folder):
+            from evalpipe.runtime.launch import compact_only, launch, needs_compaction
 
+            if not session.is_complete:
                 outcome = launch(session, show=show, say=say)
+            elif needs_compaction(session.state):
+                compact_only(session, say=say)
         return conclude(session, outcome)
 
 
@@ -245,10 +248,17 @@ class _run_log:  # used as a context manager only
         logger.setLevel(logging.INFO)
         logger.propagate = False
 
-    def __exit__(self, *exception: object) -> None:
-        if self._handler is not None:
-            logging.getLogger("evalpipe").removeHandler(self._handler)
-            self._handler.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handler is None:
+            return
+        logger = logging.getLogger("evalpipe")
+        if error is not None:
+            logger.error("ended by an exception", exc_info=error)
+        logger.removeHandler(self._handler)
+        self._handler.close()
+        logger.propagate = True
 
 
 def _link_latest(session: Session) -> None:

@@ -92,6 +92,12 @@ class ControlConfig(Section):
     ttl_s: float = Field(default=15.0, gt=0)
     exchange_s: float = Field(default=0.1, gt=0)
 
+    @model_validator(mode="after")
+    def _check_ttl(self) -> ControlConfig:
+        if self.ttl_s < 3 * self.exchange_s:
+            raise ValueError(f"ttl_s must be at least 3 * exchange_s, got {self.ttl_s:g} and {self.exchange_s:g}")
+        return self
+
 
 class ScorerConfig(Section):
     """name: exact, numeric, choice, regex, json, auto (by the dataset's answer_type) or none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
@@ -103,6 +104,28 @@ class NoDisplay:
 
     def close(self) -> None:
         """Nothing to undo."""
+
+
+class Lasting:
+    """A display whose loss (a closed pipe, a hung-up terminal) does not stop the run: it goes on unseen."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def say(self, line: str) -> None:
+        self._try(lambda: self._display.say(line))
+
+    def show(self, progress: Progress) -> None:
+        self._try(lambda: self._display.show(progress))
+
+    def close(self) -> None:
+        self._try(self._display.close)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError:
+            self._display = NoDisplay()
 
 
 def make_display(kind: str | None) -> Display:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import resource
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,7 +52,7 @@ def doctor(
 
 def _machine() -> list[Check]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = [Check("python", platform.python_version(), platform.python_version_tuple() >= ("3", "11"))]
+    found = [Check("python", platform.python_version(), sys.version_info >= (3, 11))]
     for name in PACKAGES:
         try:
             found.append(Check(name, version(name)))

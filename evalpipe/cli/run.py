@@ -136,9 +136,9 @@ def stored_config(
 def execute(config: Config, *, display: str | None, as_json: bool) -> None:
     """Run it, show it, and leave with its exit code."""
     from evalpipe import api
-    from evalpipe.cli.display import make_display
+    from evalpipe.cli.display import Lasting, make_display
 
-    shown = make_display(display or ("none" if as_json else None))
+    shown = Lasting(make_display(display or ("none" if as_json else None)))
     try:
         run = api.run(config, show=shown.show, say=shown.say)
     finally:

@@ -84,7 +84,7 @@ class GradientLaw:
             ratio = self._meter.observe(sample, now=now)
             if sample.outcome is Outcome.DROPPED and sample.epoch >= self.state.epoch:
                 rejected = True
-            elif ratio is not None and sample.limit == math.floor(self.state.limit):
+            elif ratio is not None and self._is_of_this_round(sample):
                 self._round.append(ratio)
         if rejected:
             self._note_collapse()
@@ -92,6 +92,10 @@ class GradientLaw:
         if len(self._round) < min(max(self.state.limit / 2, ROUND_MIN), ROUND_MAX):
             return None
         return self._end_round()
+
+    def _is_of_this_round(self, sample: Sample) -> bool:
+        """Sent after the last move: under the same limit, and not before the last cut."""
+        return sample.limit == math.floor(self.state.limit) and sample.epoch == self.state.epoch
 
     def _end_round(self) -> LimitChange | None:
         recent, count = statistics.median(self._round), len(self._round)

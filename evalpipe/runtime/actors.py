@@ -14,16 +14,18 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from evalpipe.config import ControlConfig
 from evalpipe.control.build import build_law
 from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.lease import Lease, Report
 from evalpipe.endpoint.failures import make
-from evalpipe.errors import EndpointError
+from evalpipe.errors import EndpointError, EvalPipeError, Failure, RunFatal
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.worker import WorkerLoop
+from evalpipe.store.open import open_store
+from evalpipe.store.spec import read_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class WorkerActor:
             if self._loop is None:
                 try:
                     check_key(self._spec)
+                    check_store(self._spec)
                     self._loop = WorkerLoop(self._spec, self._exchange)
                 except EndpointError as error:
                     return PollReply(fatal=error.failure, is_drained=True)
@@ -85,9 +88,23 @@ class WorkerActor:
     async def _exchange(self, report: Report) -> Lease:
         try:
             lease: Lease = await self._controller.exchange.remote(report)
+        except RayTaskError:
+            raise  # the controller itself failed: to ask again would not help
         except RayError as error:
             raise ConnectionError(f"controller: {type(error).__name__}") from None
         return lease
+
+
+def check_store(spec: WorkerSpec) -> None:
+    """Raise RunFatal where this host does not see the run's folder: what it wrote there would be lost."""
+    try:
+        is_there = read_spec(open_store(spec.store_url)).sha256 == spec.spec_sha256
+    except (EvalPipeError, OSError):
+        is_there = False
+    if not is_there:
+        where = socket.gethostname()
+        message = f"{spec.store_url} is not the same folder on {where}; give -o a shared folder or s3://.."
+        raise RunFatal(Failure("config", message=message))
 
 
 def calm_gc() -> None:

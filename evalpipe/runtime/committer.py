@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from evalpipe.records import Key
@@ -65,15 +66,27 @@ class Committer:
         except OSError as error:
             self._failures += 1
             log.warning("commit failed=%d error=%s", self._failures, error)
-            if self._failures >= PATIENCE or force:
+            if self._failures >= PATIENCE:
                 raise
             return []
         self._failures = 0
         return self._settle()
 
+    def finish(self) -> list[Key]:
+        """Commit all that waits, patiently. Raises OSError when storage failed for half a minute."""
+        keys = self.commit(now=time.monotonic(), force=True)
+        while any(self._waiting.values()):
+            time.sleep(COMMIT_S)
+            keys += self.commit(now=time.monotonic(), force=True)
+        return keys
+
     def adopt(self) -> list[Key]:
         """Commit files that dead processes left unreported; return the keys they hold. Broken ones are set aside."""
-        adoption = adopt_orphans(self._store, self._log)
+        try:
+            adoption = adopt_orphans(self._store, self._log)
+        except OSError as error:
+            log.warning("adoption failed, left to the next resume: %s", error)
+            return []
         for path, reason in adoption.broken:
             log.warning("quarantine path=%s reason=%s", path, reason)
         if adoption.adopted:

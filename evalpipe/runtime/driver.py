@@ -65,7 +65,10 @@ class Pulse(Protocol):
 
 @dataclass(slots=True)
 class _Desk:
-    """One worker as the driver sees it. wants: items it asked for; is_idle: nothing in hand and everything written."""
+    """One worker as the driver sees it. wants: items it asked for; has_news: it was dealt work and has not answered.
+
+    is_lost: its lease ran out; it finishes and is replaced. is_idle: nothing in hand and everything written.
+    """
 
     name: str
     incarnation: int = 0
@@ -74,6 +77,9 @@ class _Desk:
     finished: int = 0
     answered: int = 0
     cpu_s: float = 0.0
+    signs_of_life: int = 0
+    has_news: bool = False
+    is_lost: bool = False
     is_idle: bool = False
 
     @property
@@ -104,7 +110,7 @@ class Driver:
         self._deaths = 0
         self._ending: Ending | None = None
         self._drain_until: float | None = None
-        self._began = self._success_at = self._shown_at = time.monotonic()
+        self._began = self._success_at = self._alive_at = self._failed_at = self._shown_at = time.monotonic()
         self._sent_at: float | None = None
         self._has_success = False
         self._last_failure: Failure | None = None
@@ -118,8 +124,11 @@ class Driver:
         self._spawn(next(iter(self._desks.values())))  # the first alone: it is up sooner, and its 8 items go first
         while not self._is_over():
             self._turn()
-        self._dispenser.settle(self._committer.commit(now=time.monotonic(), force=True))
+        self._dispenser.settle(self._committer.finish())
         self._read_records()
+        counts = self._committer.state.counts
+        if counts.ok + counts.failed >= self._session.expected:
+            self._ending = None  # whatever asked it to stop, there is nothing left to do
         elapsed = time.monotonic() - self._began
         first = None if self._sent_at is None else self._sent_at - self._began
         cpu_s = self._buried_cpu_s + sum(desk.cpu_s for desk in self._desks.values())
@@ -149,7 +158,8 @@ class Driver:
         session = self._session
         assert session.endpoint is not None, "a session with work left has looked at its endpoint"
         desk.incarnation += 1
-        desk.wants, desk.finished, desk.answered, desk.is_idle = CANARIES, 0, 0, False
+        desk.wants, desk.finished, desk.answered, desk.signs_of_life = CANARIES, 0, 0, 0
+        desk.has_news = desk.is_lost = desk.is_idle = False
         self._fleet.spawn(
             WorkerSpec(
                 name=desk.name,
@@ -169,15 +179,22 @@ class Driver:
 
     def _deal(self, now: float) -> None:
         """Poll each worker that is due, with new work if it wants some and with what was committed of its files."""
-        is_last = self._is_draining or (self._dispenser.left == 0 and self._board.queued + self._board.in_flight == 0)
+        is_last = self._is_draining or self._is_nothing_out()
         for desk in self._desks.values():
             if now - desk.polled_at < POLL_S or not self._fleet.can_poll(desk.name):
                 continue
             desk.polled_at = now
             wants, desk.wants = desk.wants, 0
-            shards = [] if self._is_draining else self._dispenser.take(desk.name, wants, workers=len(self._desks))
-            drain = is_last and not shards
+            is_closed = self._is_draining or desk.is_lost
+            shards = [] if is_closed else self._dispenser.take(desk.name, wants, workers=len(self._desks))
+            desk.has_news = bool(shards)
+            drain = (is_last and not shards) or desk.is_lost
             self._fleet.poll(desk.name, Poll(shards, self._committer.acked(desk.process), drain))
+
+    def _is_nothing_out(self) -> bool:
+        """Say whether every item is done or in a file, as far as all workers have told."""
+        unheard = any(desk.has_news for desk in self._desks.values())
+        return self._dispenser.left == 0 and not unheard and self._board.queued + self._board.in_flight == 0
 
     def _on_reply(self, desk: _Desk, reply: PollReply) -> None:
         now = time.monotonic()
@@ -188,17 +205,22 @@ class Driver:
         self._committer.add(desk.process, reply.written)
         self._dispenser.release(reply.released)
         desk.wants, desk.cpu_s = reply.wants, reply.cpu_s
-        desk.is_idle = reply.is_drained
+        desk.has_news, desk.is_lost, desk.is_idle = False, desk.is_lost or reply.is_lost, reply.is_drained
         if self._sent_at is None and reply.in_flight + reply.counters.finished > 0:
-            self._sent_at = self._success_at = now
+            self._sent_at = self._success_at = self._alive_at = now
         if reply.counters.finished > desk.finished:
             desk.finished, self._deaths = reply.counters.finished, 0
         if reply.counters.answered > desk.answered:
             desk.answered, self._success_at, self._has_success = reply.counters.answered, now, True
             self._dispenser.open()
-        self._last_failure = reply.last_failure or self._last_failure
+        if reply.signs_of_life > desk.signs_of_life:
+            desk.signs_of_life, self._alive_at = reply.signs_of_life, now
+        if reply.last_failure is not None and reply.last_failure != self._last_failure:
+            self._last_failure, self._failed_at = reply.last_failure, now
         if reply.fatal is not None:
             self._end(_ending_of(reply.fatal))
+        elif desk.is_lost and desk.is_idle and not self._is_draining:
+            self._on_death(desk, Died(desk.name, "its lease ran out"))
 
     def _on_death(self, desk: _Desk, event: Died) -> None:
         """Free its permits, take in what it had written, give its items to others, start it anew."""
@@ -246,15 +268,25 @@ class Driver:
     def _check_outage(self, now: float) -> None:
         """Give up on an endpoint that answers nothing: soon before the first success, late after it."""
         endpoint = self._session.config.endpoint
-        failure = self._last_failure
-        if self._sent_at is None or failure is None or self._is_draining:
+        if self._sent_at is None or self._is_draining:
             return
-        silent_s = now - self._success_at
-        what = f"{TABLE[failure.kind].line if failure.kind in TABLE else failure.kind} ({failure.message})"
-        if not self._has_success and silent_s > endpoint.first_success_s:
-            self._end(Ending(NO_ENDPOINT, f"no item succeeded within {endpoint.first_success_s:g} s: {what}"))
-        elif silent_s > endpoint.max_outage_s:
-            self._end(Ending(RESUMABLE, f"no item succeeded for {silent_s:.0f} s: {what}"))
+        if not self._has_success and self._is_silent(now, endpoint.first_success_s):
+            self._end(Ending(NO_ENDPOINT, f"no answer within {endpoint.first_success_s:g} s: {self._last_words()}"))
+        elif now - self._success_at > endpoint.max_outage_s:
+            self._end(Ending(RESUMABLE, f"no answer for {now - self._success_at:.0f} s: {self._last_words()}"))
+
+    def _is_silent(self, now: float, patience_s: float) -> bool:
+        """Say whether nothing came for so long. Without streams a slow answer is silent: then failures must come."""
+        if now - self._alive_at <= patience_s:
+            return False
+        return self._session.config.endpoint.stream == "all" or now - self._failed_at <= patience_s
+
+    def _last_words(self) -> str:
+        failure = self._last_failure
+        if failure is None:
+            return "the server takes requests and says nothing"
+        line = TABLE[failure.kind].line if failure.kind in TABLE else failure.kind
+        return line if failure.message in ("", line) else f"{line} ({failure.message})"
 
     # --- telling ---
 

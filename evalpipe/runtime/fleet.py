@@ -24,6 +24,7 @@ from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 
 log = logging.getLogger(__name__)
 
+START_WITHIN_S = 900.0  # until a worker answers for the first time: cores may have to be waited for
 ANSWER_WITHIN_S = 60.0  # a poll never waits for a request; a worker silent for so long is stuck or cut off
 OBJECT_STORE_BYTES = 256 * 2**20  # nothing of size passes through Ray's store
 #: For a Ray of our own: workers that measure latency must not run at nice 15, idle ones need not be started first
@@ -99,6 +100,7 @@ class Fleet:
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
         self._asked: dict[Any, _Asked] = {}
+        self._is_up: set[str] = set()
 
     @property
     def workers(self) -> Mapping[str, Any]:
@@ -106,6 +108,7 @@ class Fleet:
 
     def spawn(self, spec: WorkerSpec) -> None:
         """Start a worker process; it answers its first poll when it is up."""
+        self._is_up.discard(spec.name)
         self._workers[spec.name] = WORKER.options(num_cpus=self._share).remote(spec, self._controller)
 
     def can_poll(self, worker: str) -> bool:
@@ -151,12 +154,17 @@ class Fleet:
     def _read(self, ref: Any) -> Replied | Died:
         asked = self._asked.pop(ref)
         try:
-            return Replied(asked.worker, ray.get(ref))
+            reply = ray.get(ref)
+            self._is_up.add(asked.worker)
+            return Replied(asked.worker, reply)
         except RayError as error:
             log.warning("worker=%s died=%s", asked.worker, " ".join(str(error).split())[:500])
             return Died(asked.worker, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}")
 
     def _silent(self) -> list[Replied | Died]:
-        since = time.monotonic() - ANSWER_WITHIN_S
-        late = [ref for ref, asked in self._asked.items() if asked.since < since]
-        return [Died(self._asked.pop(ref).worker, f"no answer within {ANSWER_WITHIN_S:g} s") for ref in late]
+        now = time.monotonic()
+        late = [ref for ref, asked in self._asked.items() if now - asked.since > self._patience(asked.worker)]
+        return [Died(self._asked.pop(ref).worker, "it does not answer") for ref in late]
+
+    def _patience(self, worker: str) -> float:
+        return ANSWER_WITHIN_S if worker in self._is_up else START_WITHIN_S

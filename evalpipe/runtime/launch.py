@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -18,9 +19,12 @@ from evalpipe.runtime.progress import Progress
 from evalpipe.runtime.recorder import Recorder
 from evalpipe.runtime.session import Session, max_limit
 from evalpipe.runtime.signals import StopSignals
+from evalpipe.store.compact import FOLDER as PARTS
 from evalpipe.store.compact import compact
 from evalpipe.store.liveness import BEAT_S, Heartbeat, LeaseRecord, Liveness, Watcher, read_lease
 from evalpipe.store.log import Log
+from evalpipe.store.rows import result_files
+from evalpipe.store.state import LogState
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +48,24 @@ def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[
         committer.adopt()
         recorder = Recorder(session.store, run_log)
         outcome = _drive(session, committer, recorder, pulse, signals, show)
-        recorder.flush()
-        compact(session.store, run_log)
+        with pulse.on_its_own():
+            recorder.flush()
+            compact(session.store, run_log)
     return outcome
+
+
+def needs_compaction(state: LogState) -> bool:
+    """Say whether a driver that had done everything died before it made the parts."""
+    return any(not file.info.path.startswith(f"{PARTS}/") for file in result_files(state))
+
+
+def compact_only(session: Session, *, say: Callable[[str], None]) -> None:
+    """Make the parts of a run that is complete but for them. Needs no Ray. Raises Fenced."""
+    if not session.config.run.takeover:
+        await_silence(session, say=say)
+    run_log = Log(session.store)
+    with _pulse(session, run_log) as pulse, pulse.on_its_own():
+        compact(session.store, run_log)
 
 
 def worker_count(session: Session, *, cores: int) -> int:
@@ -127,6 +146,23 @@ class _Pulse:
         except OSError as error:
             log.warning("heartbeat error=%s", error)
 
+    @contextlib.contextmanager
+    def on_its_own(self) -> Iterator[None]:
+        """Beat from a thread while the driver's loop does not turn (compaction may take minutes)."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(1.0):
+                self.beat(now=time.monotonic())
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def end(self) -> None:
         with contextlib.suppress(OSError):
             self._heartbeat.end()
@@ -135,7 +171,8 @@ class _Pulse:
 @contextlib.contextmanager
 def _pulse(session: Session, run_log: Log) -> Iterator[_Pulse]:
     """Claim the run and keep saying that we live, until the end."""
-    epoch = run_log.claim(session.spec.sha256)
+    takeover = session.config.run.takeover
+    epoch = run_log.claim(session.spec.sha256, after=None if takeover else session.state.epoch)
     pulse = _Pulse(Heartbeat(session.store, epoch, job=os.environ.get(JOB_ID_ENV, "")))
     pulse.beat(now=time.monotonic())
     try:

@@ -74,7 +74,7 @@ class PollReply:
     """wants: items it could use now. queued: items not sent yet, waiting retries included. unwritten: rows in memory.
 
     cpu_share: of one core since the last poll. lag_s: worst lateness of the event loop since then.
-    idle_s: seconds since the last attempt ended well, None before any. fatal: why the whole run cannot go on.
+    fatal: why the whole run cannot go on.
     """
 
     written: Sequence[Written] = ()
@@ -91,4 +91,5 @@ class PollReply:
     fatal: Failure | None = None
     is_lost: bool = False  # its lease ran out: it sends nothing more
     released: Sequence[Key] = ()  # items it will not do
+    signs_of_life: int = 0  # tokens and answers so far
     is_drained: bool = False  # it was told to drain, has nothing in flight, and every row is in a file

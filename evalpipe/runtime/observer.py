@@ -20,12 +20,14 @@ class Watch:
     tokens_seen: int = 0
 
     def first_token(self) -> None:
+        self.observer.signs_of_life += 1
         if self.is_waiting:
             self.is_waiting = False
             self.observer.waiting -= 1
 
     def tokens(self, count: int) -> None:
         self.tokens_seen += count
+        self.observer.signs_of_life += 1
         self.observer.output_tokens += count
 
 
@@ -34,6 +36,7 @@ class Observer:
 
     def __init__(self) -> None:
         self.waiting = 0
+        self.signs_of_life = 0  # tokens and answers so far; never falls
         self.output_tokens = 0
         self._prefill_tokens = 0
         self._samples: list[Sample] = []
@@ -61,7 +64,7 @@ class Observer:
         )
 
     def failed(self, watch: Watch, failure: Failure, permit: Permit) -> None:
-        watch.first_token()
+        self._end_waiting(watch)
         self._samples.append(
             Sample(
                 outcome_of(failure.kind),
@@ -73,6 +76,11 @@ class Observer:
                 retry_after_s=failure.retry_after_s,
             )
         )
+
+    def _end_waiting(self, watch: Watch) -> None:
+        if watch.is_waiting:
+            watch.is_waiting = False
+            self.waiting -= 1
 
     def take(self) -> Observation:
         samples, self._samples = tuple(self._samples), []

@@ -84,12 +84,13 @@ class Outbox:
             return
         rows, self._results, size, self._bytes = self._results, [], self._bytes, 0
         self._writing = len(rows)
+        info = None
         try:
             info = await self._write(rows, "results")
-        finally:
+        finally:  # whatever happened: rows that are in no file are kept
             self._writing = 0
-        if info is None:
-            self._results, self._bytes = rows + self._results, size + self._bytes
+            if info is None:
+                self._results, self._bytes = rows + self._results, size + self._bytes
 
     async def _write_attempts(self) -> None:
         if not self._attempts:

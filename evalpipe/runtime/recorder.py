@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,10 @@ from evalpipe.store.log import Log
 from evalpipe.store.objects import ObjectStore
 from evalpipe.store.segments import write_segment
 
+log = logging.getLogger(__name__)
+
 EVERY_ROWS = 600  # five minutes of ticks a file
+KEEP_ROWS = 20_000
 
 CONTROL_SCHEMA = pa.schema(
     [
@@ -21,8 +25,6 @@ CONTROL_SCHEMA = pa.schema(
         pa.field("limit", pa.float64(), nullable=False),  # the law's number; permits are its floor
         pa.field("in_flight", pa.int32(), nullable=False),  # requests out, as the workers last said
         pa.field("waiting", pa.int32(), nullable=False),  # of those, without a first token
-        pa.field("overdue", pa.int32(), nullable=False),  # of the waiting, past their baseline
-        pa.field("stalled", pa.int32(), nullable=False),  # streams that began and went silent
         pa.field("tokens_per_s", pa.float64(), nullable=False),  # output tokens since the row before
         pa.field("requests_per_s", pa.float64(), nullable=False),  # answers since the row before
         pa.field("rejected", pa.int32(), nullable=False),  # 429, 503, 529 since the row before
@@ -64,9 +66,18 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write and commit what was collected. Raises OSError, Fenced."""
+        """Write and commit what was collected; rows that storage refuses are kept for the next time. Raises Fenced."""
         if not self._rows:
             return
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("control rows not written: %s", error)
+            del self._rows[:-KEEP_ROWS]
+        else:
+            self._rows.clear()
+
+    def _write(self) -> None:
         self._seq += 1
         info = write_segment(
             self._store,
@@ -80,4 +91,3 @@ class Recorder:
             schema=CONTROL_SCHEMA,
         )
         self._log.commit([info])
-        self._rows.clear()

@@ -12,12 +12,12 @@ import platform
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from evalpipe.config import Config, ControlConfig
+from evalpipe.config import Config, ControlConfig, EndpointConfig, SamplingConfig
 from evalpipe.control.build import RECIPES, build_law, resolve_law
 from evalpipe.data import Dataset, open_dataset
 from evalpipe.data.files import find_files, stem
@@ -36,6 +36,7 @@ from evalpipe.store.state import LogState
 
 SIM_SCHEME = "sim://"
 SIM_MODEL = "sim"
+LEDGER = "sim-ledger.jsonl"
 OUTPUT_ENV = "EVALPIPE_RUNS"
 JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submitted job
 MADE_UP_CHARS = 110  # with hash and suffix below the 128 of a run name
@@ -109,6 +110,7 @@ class _Starting:
 
     def __init__(self, config: Config, folder: Path | None, stack: ExitStack) -> None:
         self._config = config
+        self._folder = folder if config.is_simulated else None
         pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="start"))
         self._sim = pool.submit(_start_sim, config, folder) if config.is_simulated else None
         self.ray: Future[bool] = pool.submit(_start_ray, config.run.ray_address)
@@ -119,16 +121,26 @@ class _Starting:
         endpoint = self._config.endpoint
         if self._sim is not None:
             endpoint = endpoint.model_copy(update={"base_url": self._sim.result().base_url})
-        return asyncio.run(preflight(endpoint, self._config.sampling))
+        return look(endpoint, self._config.sampling)
 
     def _stop(self) -> None:
         """End what was started, once it is up; what failed to start has said so."""
         if self._sim is not None and self._sim.exception() is None:
             self._sim.result().stop()
+        if self._folder is not None and not (self._folder / "spec.json").exists():
+            (self._folder / LEDGER).unlink(missing_ok=True)  # nothing half written: the run never began
+            with suppress(OSError):
+                self._folder.rmdir()
         if self.ray.exception() is None and self.ray.result():
             from evalpipe.runtime import fleet
 
             fleet.disconnect()
+
+
+def look(endpoint: EndpointConfig, sampling: SamplingConfig) -> Preflight:
+    """Run the preflight in a thread of its own: the caller may have a running event loop (a notebook)."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(preflight(endpoint, sampling))).result()
 
 
 def _start_ray(address: str | None) -> bool:
@@ -237,7 +249,11 @@ def _resolve_model(config: Config) -> tuple[Config, Preflight | None]:
     """Find the model's name where none is given: it is part of what a run is about."""
     if config.is_simulated:
         return _with_model(config, SIM_MODEL), None
-    looked = asyncio.run(preflight(config.endpoint, config.sampling))
+    if config.run.name is not None:
+        store = open_store(f"{output_of(config)}/{config.run.name}")
+        if exists(store):  # a stored run knows its model: no need to ask a server that may be gone
+            return _with_model(config, str(read_spec(store).semantic["model"])), None
+    looked = look(config.endpoint, config.sampling)
     return _with_model(config, looked.model), looked
 
 
@@ -259,8 +275,8 @@ def _start_sim(config: Config, folder: Path | None) -> SimServer:
     return SimServer(
         sim_profile(config),
         options=config.sim.options,
-        dataset=config.dataset.path,
-        ledger=folder / "sim-ledger.jsonl" if folder is not None else None,
+        dataset=None if config.dataset.id_column or config.dataset.expected_column else config.dataset.path,
+        ledger=folder / LEDGER if folder is not None else None,
         accuracy=config.sim.accuracy,
         seed=config.sim.seed,
         faults=config.sim.faults,

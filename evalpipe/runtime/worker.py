@@ -11,7 +11,9 @@ import contextlib
 import logging
 import random
 import time
+import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
@@ -25,6 +27,8 @@ from evalpipe.runtime import rows
 from evalpipe.runtime.gates import LimitGate
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.observer import Observer, Watch
+from evalpipe.runtime.outage import KINDS as OUTAGE_KINDS
+from evalpipe.runtime.outage import OutageWatch
 from evalpipe.runtime.outbox import Outbox
 from evalpipe.runtime.queue import Task, TaskQueue
 from evalpipe.runtime.tally import Tally, Usage
@@ -74,6 +78,7 @@ class WorkerLoop:
         self._known: set[int] = set()
         self._released: list[Key] = []
         self._tally = Tally()
+        self._outage = OutageWatch()
         self._fatal: Failure | None = None
         self._last_failure: Failure | None = None
         self._drain = False
@@ -132,6 +137,7 @@ class WorkerLoop:
             last_failure=self._last_failure,
             fatal=self._fatal or self._storage_failure(),
             is_lost=self._gate.is_expired,
+            signs_of_life=self._observer.signs_of_life,
             released=tuple(self._released),
             is_drained=self._is_drained,
         )
@@ -144,7 +150,7 @@ class WorkerLoop:
         for task in self._loops:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 log.error("loop=%s", task.get_name(), exc_info=error)
-                self._fatal = self._fatal or Failure("internal", message=f"{type(error).__name__} in {task.get_name()}")
+                self._fatal = self._fatal or Failure("internal", message=f"{task.get_name()}: {_where(error)}")
 
     # --- control ---
 
@@ -181,7 +187,7 @@ class WorkerLoop:
         while True:
             await self._until_ready()
             permit = await self._gate.next()
-            if self._is_stopped or not self._queue.ready(now=time.monotonic()):
+            if not self._can_send():
                 self._gate.give_back()
                 continue
             task = self._queue.pop()
@@ -190,13 +196,19 @@ class WorkerLoop:
             runner.add_done_callback(self._running.discard)
 
     async def _until_ready(self) -> None:
-        while self._is_stopped or not self._queue.ready(now=time.monotonic()):
+        while not self._can_send():
             self._work.clear()
-            due = None if self._is_stopped else self._queue.next_due()
+            due = None if self._is_stopped or self._outage.is_out else self._queue.next_due()
             timeout = 0.5 if due is None else min(max(due - time.monotonic(), 0.0), 0.5)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._work.wait()
+
+    def _can_send(self) -> bool:
+        now = time.monotonic()
+        if self._is_stopped or not self._queue.ready(now=now):
+            return False
+        return self._outage.can_send(now=now, running=len(self._running))
 
     async def _attempt(self, task: Task, permit: Permit) -> None:
         """Make one attempt, keep what came of it, give the permit back; never raises."""
@@ -210,7 +222,7 @@ class WorkerLoop:
             self._fatal = self._fatal or Failure("config", message=str(error))
         except Exception as error:
             log.exception("attempt worker=%s item=%s", self._spec.name, task.item.example.item_id)
-            self._fatal = self._fatal or Failure("internal", message=f"{type(error).__name__} in a worker, see run.log")
+            self._fatal = self._fatal or Failure("internal", message=_where(error))
         finally:
             self._gate.give_back()
             self._work.set()
@@ -236,6 +248,7 @@ class WorkerLoop:
         except asyncio.CancelledError:
             watch.first_token()
             raise
+        self._outage.on_answer()
         self._observer.answered(watch, completion, sent.permit)
         self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
         verdict = self._judge(task, completion)
@@ -256,13 +269,15 @@ class WorkerLoop:
             self._fatal = self._fatal or failure
             self._released.append(task.key)
             return
+        self._outage.on_failure(failure.kind, now=time.monotonic())
         is_paused = isinstance(error, Paused)
-        task.attempts += not is_paused
-        if isinstance(error, ItemRefused) or not (is_paused or self._retry.can_retry(task.attempts)):
+        is_spared = is_paused or (self._outage.is_out and failure.kind in OUTAGE_KINDS)
+        task.attempts += not is_spared
+        if isinstance(error, ItemRefused) or not (is_spared or self._retry.can_retry(task.attempts)):
             self._keep(rows.failed(task, request, sent, failure, self._origin))
             return
         self._tally.retries += 1
-        tries = task.tries if is_paused else task.attempts
+        tries = task.tries if is_spared else task.attempts
         delay = (
             0.0 if self._is_lone_reset(failure, task) else self._retry.delay(tries, failure.retry_after_s, self._rng)
         )
@@ -295,6 +310,13 @@ class WorkerLoop:
                 async with asyncio.timeout(self._spec.config.run.flush_s):
                     await self._outbox.is_due.wait()
             await self._outbox.flush(now=time.monotonic())
+
+
+def _where(error: BaseException) -> str:
+    """Say what was raised and at which line of ours; no values, which may be prompts."""
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "evalpipe" in frame.filename]
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return f"a bug in evalpipe: {type(error).__name__}{place} in a worker"
 
 
 async def _sleep(seconds: float) -> float:

@@ -129,22 +129,23 @@ class Ledger:
         return max((a.in_flight + 1 for a in self.arrivals if a.status == 200), default=0)
 
     def limit_violations(self, *, window_s: float = 1.0) -> list[Arrival]:
-        """Return the arrivals that found at least as many requests inside as any limit of late allowed.
+        """Return the arrivals that found at least as many requests inside as the limit allowed (I4).
 
         The limit is the largest stamped on arrivals of the last window_s seconds, itself included: after a cut a client
-        has that long to hear of it. Arrivals without a stamped limit are not judged.
+        has that long to hear of it. Once requests of a newer epoch (a cut) have come for longer than the window, stamps
+        of older epochs justify nothing, their own request neither. Arrivals without a stamped limit are not judged.
         """
-        falling: deque[tuple[float, int]] = deque()  # (t, limit), limits falling: the first is the window's largest
+        recent: deque[Arrival] = deque()
+        first_seen: dict[int, float] = {}
         late = []
-        for arrival in self.arrivals:
-            if arrival.limit is None:
-                continue
-            while falling and falling[-1][1] <= arrival.limit:
-                falling.pop()
-            falling.append((arrival.t, arrival.limit))
-            while falling[0][0] < arrival.t - window_s:
-                falling.popleft()
-            if arrival.in_flight >= falling[0][1]:
+        for arrival in (a for a in self.arrivals if a.limit is not None):
+            first_seen.setdefault(arrival.epoch or 0, arrival.t)
+            recent.append(arrival)
+            while recent[0].t < arrival.t - window_s:
+                recent.popleft()
+            heard = max((epoch for epoch, t in first_seen.items() if t < arrival.t - window_s), default=0)
+            limits = [a.limit for a in recent if a.limit is not None and (a.epoch or 0) >= heard]
+            if arrival.in_flight >= max(limits, default=0):
                 late.append(arrival)
         return late
 

@@ -50,13 +50,16 @@ class Log:
         self.state = read_state(self._store)
         return self.state
 
-    def claim(self, spec_sha256: str) -> int:
+    def claim(self, spec_sha256: str, *, after: int | None = None) -> int:
         """Open the next epoch, which fences every driver before, and return its number.
 
+        after: the epoch whose driver is known to be gone; a later one is not fenced but left alone (Fenced).
         Raises StateError when the run was made for another spec, Fenced when another driver claims at the same time.
         """
         self.replay()
         before = self.state.epoch
+        if after is not None and before != after:
+            raise Fenced(f"another driver ({self.state.writer[:8]}) has just claimed this run; it goes on")
         while not self._owns_last_epoch():
             if self.state.epoch != before:
                 raise Fenced(

@@ -26,7 +26,7 @@ RunIt = Callable[..., Run]
 def run_it(ray_head: str, tmp_path: Path, repository: Path) -> RunIt:
     """Return a function that runs logic-5k against the simulated server; arguments are dotted settings."""
 
-    def run(limit: int = 100, **settings: Any) -> Run:
+    def run(limit: int = 100, show: Callable[[Any], None] = lambda progress: None, **settings: Any) -> Run:
         flags: dict[str, Any] = {
             "dataset.path": str(repository / "datasets/logic-5k.parquet"),
             "dataset.limit": limit,
@@ -38,7 +38,7 @@ def run_it(ray_head: str, tmp_path: Path, repository: Path) -> RunIt:
             "run.flush_s": 0.5,
         }
         flags |= {name.replace("__", "."): value for name, value in settings.items()}
-        return run_config(load_config(flags=flags, environ={}))
+        return run_config(load_config(flags=flags, environ={}), show=show)
 
     return run
 

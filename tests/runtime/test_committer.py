@@ -109,7 +109,7 @@ def test_a_lost_reply_is_no_failure(small: SmallRun, committer: Committer):
 
 
 def test_patience_with_storage_ends(small: SmallRun, committer: Committer):
-    """After half a minute of failures in a row the driver is told; a forced commit has no patience."""
+    """After half a minute of failures in a row the driver is told, and told again by a forced commit."""
     committer.add("w0.1", [Written(1, small.write([0]))])
     for second in range(1, PATIENCE):
         small.store.on_write = lose_request

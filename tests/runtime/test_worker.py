@@ -488,7 +488,7 @@ def test_a_dead_loop_is_told_to_the_driver(tmp_path: Path):
                     reply = await loop.poll(Poll())
 
             assert reply.fatal.kind == "internal"
-            assert "ZeroDivisionError in _exchange_loop" in reply.fatal.message
+            assert "_exchange_loop: a bug in evalpipe: ZeroDivisionError at worker.py" in reply.fatal.message
             assert reply.wants == 0
 
     asyncio.run(main())

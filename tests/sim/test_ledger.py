@@ -5,8 +5,10 @@ from __future__ import annotations
 from evalpipe.sim.ledger import Arrival, Departure, LedgerKey, LedgerWriter, read_ledger
 
 
-def arrival(number: int, *, t: float = 0.0, limit: int | None = 4, in_flight: int = 0, item: str = "a") -> Arrival:
-    return Arrival(f"id{number}", t, "run", item, 0, 0, 1, 0, limit, in_flight, 200)
+def arrival(
+    number: int, *, t: float = 0.0, limit: int | None = 4, in_flight: int = 0, item: str = "a", epoch: int = 0
+) -> Arrival:
+    return Arrival(f"id{number}", t, "run", item, 0, 0, 1, epoch, limit, in_flight, 200)
 
 
 def test_round_trip(tmp_path):
@@ -80,3 +82,14 @@ def test_cut_is_judged_after_the_window(tmp_path):
         arrival(2, t=0.9, limit=4, in_flight=6),
         arrival(3, t=1.1, limit=4, in_flight=6),
     ) == ["id3"]
+
+
+def test_a_client_that_did_not_hear_of_a_cut_is_a_violation(tmp_path):
+    """Stamps of the old epoch justify nothing once the new one has been out for longer than the window."""
+    assert violations(
+        tmp_path,
+        arrival(1, t=0.0, limit=8, epoch=0),
+        arrival(2, t=0.5, limit=2, epoch=1),
+        arrival(3, t=1.4, limit=8, epoch=0, in_flight=6),
+        arrival(4, t=1.6, limit=8, epoch=0, in_flight=6),
+    ) == ["id4"]
