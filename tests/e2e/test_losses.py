@@ -55,7 +55,7 @@ def test_a_killed_worker_costs_its_requests_only(run_it):
 
 
 def test_a_server_that_restarts_costs_no_item(run_it, tmp_path: Path, repository: Path):
-    """Ten seconds without a server: no failed item, few requests meanwhile, and the same run goes on."""
+    """Five seconds without a server: no failed item, few requests meanwhile, and the same run goes on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,7 +69,7 @@ def test_a_server_that_restarts_costs_no_item(run_it, tmp_path: Path, repository
 
     def restart() -> None:
         servers.pop().stop()
-        time.sleep(10)  # the outage itself
+        time.sleep(5)  # the outage itself
         servers.append(serve())
 
     def on_progress(progress) -> None:

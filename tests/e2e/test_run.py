@@ -55,7 +55,7 @@ def test_a_complete_run_sends_nothing_and_says_the_same(run_it):
 
 def test_seven_ways_to_fail_cost_no_item_and_no_score(run_it):
     """429, 503, cut, reset, HTML, error inside a 200, empty choices, 10 % together: complete, once, 0 failed."""
-    run = run_it(limit=200, sim__faults=SEVEN_FAULTS)
+    run = run_it(limit=200, sim__faults=SEVEN_FAULTS, control__law="fixed", control__start=24)
 
     found = check_run(run.url)
     faulty = [arrival for arrival in read_ledger(Path(run.url) / "sim-ledger.jsonl").arrivals if arrival.fault]
@@ -77,7 +77,7 @@ def test_a_refused_item_is_a_typed_failure_and_exit_3(run_it):
     assert run.summary["score"]["scored"] == 60 - len(failed)
 
 
-@pytest.mark.parametrize(("limit", "items"), [(24, 240), (2, 32)])
+@pytest.mark.parametrize(("limit", "items"), [(24, 120), (2, 24)])
 def test_eight_workers_share_one_limit(run_it, limit: int, items: int):
     """The server, counting for itself, never finds the limit taken (I4), and it is used to the full."""
     run = run_it(limit=items, run__workers=8, control__law="fixed", control__start=limit)
@@ -90,10 +90,10 @@ def test_eight_workers_share_one_limit(run_it, limit: int, items: int):
 @pytest.mark.parametrize("law", ["aimd", "aimd-published", "gradient-published", "bbr-published", "gradient"])
 def test_each_law_completes_a_run(run_it, law: str):
     """Whatever steers one worker, every item is answered, and the recorder shows limit and gradient over time."""
-    run = run_it(limit=80, control__law=law)
+    run = run_it(limit=48, control__law=law)
 
     found = check_run(run.url)
     ticks = pq.read_table(list((Path(run.url) / "control").glob("*.parquet")))
-    assert (found.answered, found.is_clean) == (80, True)
+    assert (found.answered, found.is_clean) == (48, True)
     assert ticks.num_rows >= 2
     assert any(gradient is not None for gradient in ticks["gradient"].to_pylist())
