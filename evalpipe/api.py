@@ -105,7 +105,7 @@ def run(
         config = load_config(config)
     elif isinstance(config, Mapping):
         config = parse_config(config)
-    with open_session(config) as session:
+    with open_session(config, say=say) as session:
         _greet(session, say)
         outcome = None
         with _run_log(session.folder):

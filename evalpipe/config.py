@@ -222,10 +222,11 @@ def load_config(
     for name, value in (flags or {}).items():
         if value is not None:
             _put(data, name.split("."), value)
-    return parse_config(data, source=str(path) if path is not None else "configuration")
+    is_pure = path is not None and not overrides and not any(value is not None for value in (flags or {}).values())
+    return parse_config(data, source=str(path) if is_pure else "settings")
 
 
-def parse_config(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
+def parse_config(data: Mapping[str, Any], *, source: str = "settings") -> Config:
     """Check a plain mapping. Raises ConfigError naming the first wrong key and the nearest right one."""
     try:
         return Config.model_validate(data)
@@ -272,18 +273,18 @@ def _put(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
 def _explain(error: ValidationError, source: str) -> str:
     first = error.errors()[0]
     location = _as_written(first["loc"])
-    where = ".".join(location) or "the file"
+    where = f"{'.'.join(location)}: " if location else ""
     others = len({tuple(_as_written(each["loc"])) for each in error.errors()}) - 1
     more = f" (and {others} more)" if others else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(location[-1], _field_names(location[:-1]), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_field_names(location[:-1]))}"
-        return f"{source}: unknown key {where}; {hint}{more}"
+        return f"{source}: unknown key {'.'.join(location)}; {hint}{more}"
     given = first.get("input")
     shown = (
         f", got {given!r}" if isinstance(given, str | int | float | bool | None) and "got" not in first["msg"] else ""
     )
-    return f"{source}: {where}: {first['msg'].removeprefix('Value error, ')}{shown}{more}"
+    return f"{source}: {where}{first['msg'].removeprefix('Value error, ')}{shown}{more}"
 
 
 def _as_written(loc: Sequence[str | int]) -> list[str]:

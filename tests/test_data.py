@@ -503,21 +503,19 @@ def test_name_is_fit_for_a_folder(tmp_path: Path, path: str, name: str):
         assert dataset.name == name
 
 
-def test_scratch_folder_is_private_and_goes_away(tmp_path: Path):
-    """The copy of the data is readable by its owner alone, and removed at close and after a refusal."""
+def test_scratch_folder_goes_away_at_once(tmp_path: Path):
+    """No name leads to the copy of the data once it is open: a killed driver leaves nothing, a refusal neither."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     write_jsonl(tmp_path / "a.jsonl", ROWS)
     write_jsonl(tmp_path / "twins.jsonl", ROWS + ROWS)
 
     with open_dataset(DatasetConfig(path=str(tmp_path / "a.jsonl")), scratch=scratch) as dataset:
-        (folder,) = scratch.iterdir()
-        mode = folder.stat().st_mode & 0o777
-        dataset.close()
+        left, first = list(scratch.iterdir()), dataset.example(0)
     with pytest.raises(DataError, match="duplicate id"):
         open_dataset(DatasetConfig(path=str(tmp_path / "twins.jsonl")), scratch=scratch)
 
-    assert mode == 0o700
+    assert (left, first.item_index) == ([], 0)
     assert list(scratch.iterdir()) == []
 
 

@@ -69,7 +69,7 @@ class RichDisplay:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
             self._live.start()
-        self._live.update(panel(progress, self._changes, name="evalpipe"), refresh=True)
+        self._live.update(panel(progress, self._changes, name="evalpipe", width=self._console.width), refresh=True)
 
     def close(self) -> None:
         if self._live is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -10,16 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from evalpipe.cli.run import AsJson, Debug, Settings
+from evalpipe.errors import ConfigError
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, e.g. runs/latest.")]
 INCOMPLETE, DAMAGED = 75, 78
-SHOWN_COLUMNS = ("item_id", "status", "correct", "extracted", "expected", "output_tokens", "rtt_s", "attempts")
+ANSWER_COLUMNS = ("item_id", "repeat", "status", "correct", "extracted", "expected", "output_tokens", "rtt_s")
+FAILED_COLUMNS = ("item_id", "repeat", "error_kind", "error_code", "attempts", "error_message")
 
 
 def status(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> None:
     """Say how far a run is, whether a driver works on it, and how to go on."""
     from evalpipe.api import open_run
-    from evalpipe.store.liveness import read_lease
+    from evalpipe.store.liveness import may_live, read_lease
     from evalpipe.store.log import read_state
 
     stored = open_run(run)
@@ -32,7 +35,7 @@ def status(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> Non
         "items": {"expected": expected, "ok": counts.ok, "failed": counts.failed, "missing": missing},
         "epoch": state.epoch,
         "log_version": state.version,
-        "driver": None if lease is None or lease.is_over else lease.describe(),
+        "driver": lease.describe() if lease is not None and may_live(lease) else None,
     }
     if as_json:
         print(json.dumps(body, indent=2))
@@ -42,7 +45,7 @@ def status(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> Non
     if body["driver"]:
         print(f"a driver may be working on it: {body['driver']}")
     elif missing:
-        print(f"go on with: evalpipe resume {stored.url}")
+        print(f"go on with: evalpipe resume {shlex.quote(stored.url)}")
 
 
 def verify(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -78,6 +81,8 @@ def show(
     from evalpipe.report.ending import ending
     from evalpipe.report.rows import format_item, format_rows, select
 
+    if failed and wrong:
+        raise ConfigError("--failed and --wrong exclude each other: a failed item has no verdict")
     stored = open_run(run)
     table = select(stored.table(), item=item, failed=failed, wrong=wrong)
     if as_json:
@@ -91,7 +96,8 @@ def show(
         summary = summarise_run(stored.store, coverage=stored.config.run.coverage)
         print(ending({"url": stored.url, "why": "", "exit_code": 0, **summary.to_dict()}, summary))
         print()
-    print(format_rows(table.slice(0, count), SHOWN_COLUMNS, total=table.num_rows))
+    columns = FAILED_COLUMNS if failed else ANSWER_COLUMNS
+    print(format_rows(table.slice(0, count), columns, total=table.num_rows))
 
 
 def score(run: RunFolder, settings: Settings = None, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -100,6 +106,9 @@ def score(run: RunFolder, settings: Settings = None, as_json: AsJson = False, de
     from evalpipe.cli.run import stored_config
     from evalpipe.report.summary import format_table
 
+    other = [text for text in settings or () if not text.startswith("scorer.")]
+    if other:
+        raise ConfigError(f"score changes only scorer.* settings, got {other[0]}")
     summary, url = rescore(run, stored_config(run, settings=settings).scorer)
     if as_json:
         print(json.dumps({**summary.to_dict(), "url": url}, indent=2))

@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given)
+    except KeyboardInterrupt:
+        print("stopped before the run began", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
         if "--debug" in given:
             raise

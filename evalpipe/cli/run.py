@@ -124,8 +124,8 @@ def stored_config(
     stored = open_run(run)
     try:
         data = yaml.safe_load(stored.store.get(CONFIG_KEY))
-    except NotFound:
-        raise ConfigError(f"{stored.url} has no {CONFIG_KEY}; run it again with its original command") from None
+    except (NotFound, yaml.YAMLError):
+        raise ConfigError(f"{stored.url} has no usable {CONFIG_KEY}; run it again with its original command") from None
     parent, _, name = stored.url.rstrip("/").rpartition("/")
     flags: dict[str, Any] = {"run.name": name, "run.output": parent, "run.resume": "always"}
     flags |= {"run.takeover": bool(takeover), "run.fail_on_error": fail_on_error}

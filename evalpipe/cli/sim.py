@@ -17,7 +17,7 @@ app = typer.Typer(help="A simulated model server, and laws raced on it in virtua
 @app.command("serve")
 def serve(
     profile: Annotated[str, typer.Argument(help="vllm, cliff, cliff-shared, quota-rpm, ..")] = "vllm",
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 8000,
+    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65535)] = 8000,
     dataset: Annotated[str | None, typer.Option(help="Parquet or JSONL file to answer from.")] = None,
     accuracy: Annotated[float, typer.Option(help="Share of right answers.", min=0, max=1)] = 0.7,
     seed: Annotated[int, typer.Option(help="Of answers, lengths and faults.")] = 0,

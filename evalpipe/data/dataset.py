@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,14 +32,14 @@ class Dataset:
     the selected items in source order. columns: names a template may use. name: short, fit for a folder.
     """
 
-    def __init__(self, spool: Spool, *, order: Indices, name: str, folder: Path) -> None:
+    def __init__(self, spool: Spool, *, order: Indices, name: str) -> None:
         self._rows = np.sort(order)
         self.order = np.searchsorted(self._rows, order)
         self.name = name
         self.columns = spool.columns
         self.fingerprint = _fingerprint(spool, self._rows)
         self._spool = spool
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._is_open = True
 
     def __len__(self) -> int:
         return len(self.order)
@@ -52,10 +51,10 @@ class Dataset:
         return replace(self._spool.example(int(self._rows[item_index])), item_index=item_index)
 
     def close(self) -> None:
-        """Remove the scratch file; nothing can be read after it. May be called twice."""
-        if self._remove.alive:
+        """Let go of the scratch file; nothing can be read after it. May be called twice."""
+        if self._is_open:
+            self._is_open = False
             self._spool.close()
-            self._remove()
 
     def __enter__(self) -> Dataset:
         return self
@@ -77,11 +76,12 @@ def open_dataset(config: DatasetConfig, *, scratch: Path | None = None) -> Datas
         path = folder / "rows.arrow"
         index = write_spool(rows, path, config=config, where=where)
         spool = Spool(path, columns=index.columns)
+        shutil.rmtree(folder)  # the mapping keeps the data; a killed driver leaves nothing behind
         id_hashes = np.frombuffer(index.id_hashes, dtype=np.uint64)
         _refuse_duplicates(spool, id_hashes, where)
         categories = np.frombuffer(index.categories, dtype=np.int32)
         order = choose_order(id_hashes, categories, limit=config.limit, shuffle=config.shuffle, seed=config.seed)
-        return Dataset(spool, order=order, name=stem(config.path), folder=folder)
+        return Dataset(spool, order=order, name=stem(config.path))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

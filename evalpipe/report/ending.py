@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,14 @@ def ending(body: Mapping[str, Any], summary: Summary) -> str:
     if "rate" in body:
         lines += [speed_line(body), f"bound by: {body['bound_by']}"]
     url = body["url"]
+    if body["failures"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in body["failures"].items())
+        lines.append(f"failed: {kinds}; evalpipe show {shlex.quote(url)} --failed")
     lines += [f"results: {url}/parts/  summary: {url}/summary.json"]
     if body["why"]:
         lines.append(f"why it ended (exit {body['exit_code']}): {body['why']}")
     if body["items"]["missing"]:
-        lines.append(f"go on with: evalpipe resume {url}")
+        lines.append(f"go on with: evalpipe resume {shlex.quote(url)}")
     return "\n".join(lines)
 
 

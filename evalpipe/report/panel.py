@@ -13,6 +13,7 @@ from evalpipe.runtime.progress import Progress
 from evalpipe.scoring.statistics import wilson
 
 SHOWN_CHANGES = 6
+WIDE = 110  # columns that four figures side by side need
 
 
 def plain_line(progress: Progress) -> str:
@@ -48,13 +49,15 @@ def change_line(timed: TimedChange) -> str:
     return f"{timed.at:7.1f} s  limit {change.old:6.1f} -> {change.new:6.1f}  {change.reason:9s} {', '.join(seen)}"
 
 
-def panel(progress: Progress, changes: list[TimedChange], *, name: str) -> RenderableType:
-    """The live panel: bar, figures, last moves of the limit, what bounds the run."""
+def panel(progress: Progress, changes: list[TimedChange], *, name: str, width: int = WIDE) -> RenderableType:
+    """The live panel: bar, figures, last moves of the limit, what bounds the run. width: columns of the terminal."""
     done = progress.ok + progress.failed
+    figures = [figure for row in _figures(progress) for figure in row]
+    across = 4 if width >= WIDE else 2
     grid = Table.grid(padding=(0, 3))
-    for _ in range(4):
+    for _ in range(across):
         grid.add_column(justify="left", no_wrap=True)
-    for row in _figures(progress):
+    for row in (figures[i : i + across] for i in range(0, len(figures), across)):
         grid.add_row(*(Text.assemble((f"{label} ", "dim"), value) for label, value in row))
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)

@@ -101,9 +101,10 @@ class Driver:
         signals: StopSignals,
         workers: int,
         show: Callable[[Progress], None],
+        say: Callable[[str], None],
     ) -> None:
         self._session, self._fleet, self._committer, self._recorder = session, fleet, committer, recorder
-        self._pulse, self._signals, self._show = pulse, signals, show
+        self._pulse, self._signals, self._show, self._say = pulse, signals, show, say
         self._desks = {name: _Desk(name) for name in (f"w{number}" for number in range(workers))}
         self._board = Board(max_limit=max_limit(session.config.control))
         self._dispenser = make_dispenser(session, committer)
@@ -263,6 +264,9 @@ class Driver:
 
     def _check_signals(self, now: float) -> None:
         if self._signals.received is not None and not self._is_draining:
+            self._say(
+                f"stopping: {self._board.in_flight} requests in flight are finished and kept; again to stop at once"
+            )
             self._end(Ending(self._signals.exit_code, "stopped by a signal; what was answered is saved"))
 
     def _check_outage(self, now: float) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from evalpipe.errors import Fenced
 from evalpipe.runtime import fleet as ray_fleet
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.driver import Driver, Outcome
@@ -19,9 +17,10 @@ from evalpipe.runtime.progress import Progress
 from evalpipe.runtime.recorder import Recorder
 from evalpipe.runtime.session import Session, max_limit
 from evalpipe.runtime.signals import StopSignals
+from evalpipe.runtime.silence import await_silence
 from evalpipe.store.compact import FOLDER as PARTS
 from evalpipe.store.compact import compact
-from evalpipe.store.liveness import BEAT_S, Heartbeat, LeaseRecord, Liveness, Watcher, read_lease
+from evalpipe.store.liveness import BEAT_S, Heartbeat
 from evalpipe.store.log import Log
 from evalpipe.store.rows import result_files
 from evalpipe.store.state import LogState
@@ -30,16 +29,13 @@ log = logging.getLogger(__name__)
 
 ITEMS_PER_WORKER = 32  # a worker process costs seconds and 200 MB; fewer items are not worth another one
 JOB_ID_ENV = "RAY_JOB_SUBMISSION_ID"
-WATCH_EVERY_S = 1.0
 
 
 def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[[str], None]) -> Outcome:
     """Do what the session owes. say: told one line at a time what is being waited for.
 
-    Raises Fenced when another driver works on this run, ConfigError when there is no Ray where one was named.
+    Raises Fenced when another driver took this run, ConfigError when there is no Ray where one was named.
     """
-    if not session.config.run.takeover:
-        await_silence(session, say=say)
     assert session.ray is not None, "a session with work left has begun to start Ray"
     session.ray.result()
     run_log = Log(session.store)
@@ -47,7 +43,7 @@ def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[
         committer = Committer(session.store, run_log)
         committer.adopt()
         recorder = Recorder(session.store, run_log)
-        outcome = _drive(session, committer, recorder, pulse, signals, show)
+        outcome = _drive(session, committer, recorder, pulse, signals, show, say)
         with pulse.on_its_own():
             recorder.flush()
             compact(session.store, run_log)
@@ -62,7 +58,7 @@ def needs_compaction(state: LogState) -> bool:
 def compact_only(session: Session, *, say: Callable[[str], None]) -> None:
     """Make the parts of a run that is complete but for them. Needs no Ray. Raises Fenced."""
     if not session.config.run.takeover:
-        await_silence(session, say=say)
+        await_silence(session.store, session.state.epoch, say=say)
     run_log = Log(session.store)
     with _pulse(session, run_log) as pulse, pulse.on_its_own():
         compact(session.store, run_log)
@@ -77,34 +73,6 @@ def worker_count(session: Session, *, cores: int) -> int:
     return max(min(cores, max_limit(session.config.control), -(-owed // ITEMS_PER_WORKER)), 1)
 
 
-def await_silence(session: Session, *, say: Callable[[str], None]) -> None:
-    """Make sure that no other driver works on this run: watch its counter on our own clock.
-
-    Raises Fenced, naming where it runs, when it lives.
-    """
-    epoch = session.state.epoch
-    if epoch == 0:
-        return
-    watcher = Watcher(host=socket.gethostname())
-    is_told = False
-    while True:
-        record = read_lease(session.store, epoch)
-        verdict = watcher.assess(record, now=time.monotonic())
-        if verdict is Liveness.DEAD:
-            return
-        if verdict is Liveness.ALIVE:
-            raise Fenced(_is_alive(record))
-        if not is_told:
-            say("the last driver of this run left without a word; watching 20 s for it (--takeover skips)")
-            is_told = True
-        time.sleep(WATCH_EVERY_S)
-
-
-def _is_alive(record: LeaseRecord | None) -> str:
-    where = record.describe() if record is not None else "elsewhere"
-    return f"another driver works on this run ({where}); wait for it, or take over with --takeover"
-
-
 def _drive(
     session: Session,
     committer: Committer,
@@ -112,6 +80,7 @@ def _drive(
     pulse: _Pulse,
     signals: StopSignals,
     show: Callable[[Progress], None],
+    say: Callable[[str], None],
 ) -> Outcome:
     workers = worker_count(session, cores=ray_fleet.cores())
     fleet = Fleet(session.config.control, workers=workers)
@@ -125,6 +94,7 @@ def _drive(
             signals=signals,
             workers=workers,
             show=show,
+            say=say,
         ).run()
     finally:
         fleet.stop()

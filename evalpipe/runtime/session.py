@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from evalpipe.data.files import find_files, stem
 from evalpipe.endpoint.preflight import Preflight, preflight
 from evalpipe.errors import ConfigError
 from evalpipe.prompt import Prompter
+from evalpipe.runtime.silence import await_silence
 from evalpipe.scoring.scorers import build_scorer
 from evalpipe.sim.misbehave import FaultPlan
 from evalpipe.sim.profiles import profile
@@ -76,11 +77,11 @@ class Session:
 
 
 @contextmanager
-def open_session(config: Config) -> Iterator[Session]:
-    """Resolve a config and open what it names; close it all at the end.
+def open_session(config: Config, *, say: Callable[[str], None] = lambda line: None) -> Iterator[Session]:
+    """Resolve a config and open what it names; close it all at the end. say: told what is being waited for.
 
     Raises ConfigError or DataError (exit 2), RunFatal for an endpoint that cannot serve (77, 78), StateError for stored
-    data that does not fit (78).
+    data that does not fit (78), Fenced when another driver works on the run (75).
     """
     check_settings(config)
     with ExitStack() as stack:
@@ -90,12 +91,18 @@ def open_session(config: Config) -> Iterator[Session]:
             config, looked = _resolve_model(config)
         name, store = find_run(config)
         state = read_state(store)
-        starting = None if _looks_complete(store, state) else _Starting(config, local_folder(store.url), stack)
+        check_writable(local_folder(store.url))
         dataset = stack.enter_context(open_dataset(config.dataset))
         Prompter(config.prompt).validate(dataset.columns)
         spec = _spec(config, dataset)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
-        if starting is not None:
+        starting = None
+        if not _looks_complete(store, state):
+            if not config.run.takeover:
+                await_silence(store, state.epoch, say=say)
+            if not config.is_simulated:  # a wrong key or model is told in two seconds, not after Ray has started
+                looked = looked or look(config.endpoint, config.sampling)
+            starting = _Starting(config, local_folder(store.url), stack)
             looked = looked or starting.look()
             config = _without_usage(config) if looked.streams_usage is False else config
         probe(store)
@@ -117,10 +124,9 @@ class _Starting:
         stack.callback(self._stop)
 
     def look(self) -> Preflight:
-        """Look at the endpoint; waits for the simulated server, not for Ray."""
-        endpoint = self._config.endpoint
-        if self._sim is not None:
-            endpoint = endpoint.model_copy(update={"base_url": self._sim.result().base_url})
+        """Look at the simulated server when it is up; does not wait for Ray."""
+        assert self._sim is not None, "a real endpoint was looked at before"
+        endpoint = self._config.endpoint.model_copy(update={"base_url": self._sim.result().base_url})
         return look(endpoint, self._config.sampling)
 
     def _stop(self) -> None:
@@ -147,6 +153,16 @@ def _start_ray(address: str | None) -> bool:
     from evalpipe.runtime import fleet  # ray takes a second to import
 
     return fleet.connect(address)
+
+
+def check_writable(folder: Path | None) -> None:
+    """Raise ConfigError where the run's folder cannot be made, without making it. None: a bucket, probed later."""
+    if folder is None:
+        return
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "is not a folder" if not above.is_dir() else "cannot be written"
+        raise ConfigError(f"cannot make the run's folder {folder}: {above} {why}")
 
 
 def find_files_of(config: Config) -> None:

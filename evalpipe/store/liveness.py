@@ -92,6 +92,12 @@ def is_process(pid: int) -> bool:
     return True
 
 
+def may_live(record: LeaseRecord) -> bool:
+    """Say from one look whether the driver may be at work: not if it said goodbye, nor if its pid is gone."""
+    is_here = record.host == socket.gethostname()
+    return not record.is_over and not (is_here and not is_process(record.pid))
+
+
 class Watcher:
     """The newcomer's side; pure. Feed it what `read_lease` returns each second or so until it is sure.
 

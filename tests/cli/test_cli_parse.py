@@ -293,5 +293,5 @@ def test_a_folder_without_a_run_is_a_mistake(tmp_path: Path, monkeypatch: pytest
 
     with pytest.raises(ConfigError, match="no run at nowhere"):
         stored_config("nowhere")
-    with pytest.raises(ConfigError, match=r"has no config.yaml; run it again"):
+    with pytest.raises(ConfigError, match=r"has no usable config.yaml; run it again"):
         stored_config("bare")
