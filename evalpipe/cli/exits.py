@@ -7,7 +7,6 @@ import errno
 from evalpipe.errors import ConfigError, DataError, EndpointError, EvalPipeError, Resumable
 
 USAGE, RESUMABLE, NO_KEY, UNUSABLE, INTERNAL = 2, 75, 77, 78, 1
-_KEY_KINDS = frozenset({"auth", "quota"})
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -18,7 +17,9 @@ def exit_code_of(error: BaseException) -> int:
         case Resumable():
             return RESUMABLE
         case EndpointError():
-            return NO_KEY if error.failure.kind in _KEY_KINDS else UNUSABLE
+            from evalpipe.endpoint.failures import KEY_KINDS  # late: --help must not wait for it
+
+            return NO_KEY if error.failure.kind in KEY_KINDS else UNUSABLE
         case EvalPipeError():
             return UNUSABLE
         case OSError():

@@ -19,6 +19,8 @@ from evalpipe.endpoint.retry_after import retry_after_s
 from evalpipe.errors import EndpointError, Failure, ItemRefused, Paused, Retryable, RunFatal
 
 MAX_MESSAGE_CHARS = 300
+#: kinds that end a run with exit code 77: the account, not the server, is what cannot go on
+KEY_KINDS = frozenset({"auth", "quota"})
 
 
 @dataclass(frozen=True, slots=True)

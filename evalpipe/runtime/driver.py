@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evalpipe.endpoint.failures import TABLE
+from evalpipe.endpoint.failures import KEY_KINDS, TABLE
 from evalpipe.errors import Failure, Paused
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.dispenser import CANARIES, Dispenser
@@ -34,8 +34,7 @@ LAST_FILES_S = 10.0  # after the last result: time for the workers' files of att
 MAX_DEATHS = 20  # worker processes that died without a result in between: something kills every one
 
 #: exit codes (DESIGN section 9)
-COMPLETE, FAILED_ITEMS, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 3, 75, 77, 78
-_KEY_KINDS = frozenset({"auth", "quota"})
+COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 75, 77, 78
 _OURS = frozenset({"storage", "internal"})  # not the endpoint's fault: the same command may go on later
 
 
@@ -331,4 +330,4 @@ def _ending_of(failure: Failure) -> Ending:
     line = f"{row.line}: {failure.message}" if row and failure.message != row.line else failure.message
     if failure.kind in _OURS or (row is not None and issubclass(row.error, Paused)):
         return Ending(RESUMABLE, line)
-    return Ending(NO_KEY if failure.kind in _KEY_KINDS else NO_ENDPOINT, line)
+    return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)

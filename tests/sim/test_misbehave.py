@@ -178,6 +178,6 @@ def test_ledger_names_the_fault(server, prompts, name, outcome):
         last = ledger.arrivals[-1]
         if last.id in ledger.departures:
             break
-        time.sleep(0.005)
+        time.sleep(0.005)  # the server is another process: its ledger can only be looked at
     assert (last.fault, last.in_flight) == (name, 0)
     assert ledger.departures[last.id].outcome == outcome

@@ -70,7 +70,7 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 5.0) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(0.01)  # another process; nothing of it can be awaited
     return True
 
 
