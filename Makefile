@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: env run test lint bench clean
+.PHONY: env run test lint test-chaos test-chaos-short test-cluster bench clean
 
 env: .venv/.ready
 
@@ -23,6 +23,17 @@ run: env
 
 test: env
 	$(BIN)/pytest
+
+# what takes minutes: everything killed, cut off, lied to; the short form is a seeded selection of it
+test-chaos: env
+	$(BIN)/pytest -m chaos --timeout 900
+
+test-chaos-short: env
+	$(BIN)/pytest -m "chaos and short"
+
+# three nodes in network namespaces; needs root and iproute2
+test-cluster: env
+	$(BIN)/pytest -m cluster --timeout 900 tests/cluster
 
 lint: env
 	$(BIN)/ruff format --check .

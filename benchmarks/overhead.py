@@ -1,10 +1,13 @@
-"""What the whole pipeline (Ray, leases, store, scores) costs in client CPU, beside a bare loop of the same client.
+"""What the whole pipeline (Ray, leases, store, scores) costs in client CPU, beside bare loops of the same client.
 
     python benchmarks/overhead.py [--items 2000 20000] [--limit 64]
 
-Both send the same requests to the same simulated server without delay (profile `instant`). CPU is summed over all
-processes that a case starts (Linux, /proc), and taken as the slope between two sizes, so that start-up (Ray, imports)
-does not count. Ratio: bare over pipeline, 1 is free, target >= 0.80.
+All send the same requests to the same simulated server without delay (profile `instant`). Two bare loops: the openai
+client called as its documentation says (chat.completions.create; streams read as raw bytes), and our own Endpoint
+around the same client, which leaves out what the SDK does around a request and builds no response objects.
+
+CPU is summed over all processes that a case starts (Linux, /proc), and taken as the slope between two sizes, so that
+start-up (Ray, imports) does not count. Ratio: bare over pipeline, 1 is free, target >= 0.80.
 """
 
 from __future__ import annotations
@@ -18,11 +21,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from evalpipe.records import Request
 from evalpipe.sim.server import SimServer
+
+Loop = tuple[Callable[[Request], Awaitable[Any]], Callable[[], Awaitable[None]]]  # send one, close
 
 DATASET = Path(__file__).parents[1] / "datasets/logic-5k.parquet"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -109,22 +117,21 @@ def pipeline(server: SimServer, *, items: int, limit: int, stream: str) -> Cost:
     return Cost(meter.by_kind(), rate["elapsed_s"] - rate["first_request_s"])
 
 
-def bare(server: SimServer, *, items: int, limit: int, stream: str) -> Cost:
-    """Run the same client in a plain asyncio loop, in a process of its own."""
+def bare(server: SimServer, *, items: int, limit: int, stream: str, client: str) -> Cost:
+    """Run a plain asyncio loop in a process of its own. client: see LOOPS."""
     with CpuMeter(exclude=[server.pid]) as meter:
-        command = [sys.executable, __file__, "--bare", server.base_url, "--stream", stream]
+        command = [sys.executable, __file__, "--bare", server.base_url, "--stream", stream, "--client", client]
         command += ["--items", str(items), "--limit", str(limit)]
         done = subprocess.run(command, capture_output=True, check=True)
     return Cost(meter.by_kind(), float(done.stdout))
 
 
-def run_bare(base_url: str, *, items: int, limit: int, stream: str) -> None:
+def run_bare(base_url: str, *, items: int, limit: int, stream: str, client: str) -> None:
     """The bare loop: N tasks that send one request after another. Prints the seconds it took."""
     import uvloop
 
-    from evalpipe.config import DatasetConfig, EndpointConfig, PromptConfig, SamplingConfig
+    from evalpipe.config import DatasetConfig, PromptConfig
     from evalpipe.data import open_dataset
-    from evalpipe.endpoint.client import Endpoint
     from evalpipe.prompt import Prompter
     from evalpipe.records import WorkItem
 
@@ -135,20 +142,63 @@ def run_bare(base_url: str, *, items: int, limit: int, stream: str) -> None:
             requests = iter([prompter.request(WorkItem(dataset.example(int(i)))) for i in dataset.order])
 
     async def main() -> float:
-        config = EndpointConfig(stream=stream)  # type: ignore[arg-type]
-        endpoint = Endpoint(config, SamplingConfig(), model="sim", base_url=base_url, cap=limit)
+        send, close = LOOPS[client](base_url, limit=limit, stream=stream)
 
         async def send_all() -> None:
             for request in requests:
-                await endpoint.send(request, deadline_s=60)
+                await send(request)
 
         began = time.perf_counter()
         await asyncio.gather(*(send_all() for _ in range(limit)))
         seconds = time.perf_counter() - began
-        await endpoint.aclose()
+        await close()
         return seconds
 
     print(uvloop.run(main()))
+
+
+def as_documented(base_url: str, *, limit: int, stream: str) -> Loop:
+    """The openai client on its aiohttp transport, as a careful user writes it."""
+    import httpx2
+    import orjson
+    from openai import AsyncOpenAI, DefaultAioHttpClient
+
+    pool = httpx2.Limits(max_connections=2 * limit, max_keepalive_connections=2 * limit)
+    openai = AsyncOpenAI(
+        base_url=base_url, api_key="none", max_retries=0, http_client=DefaultAioHttpClient(limits=pool, timeout=60)
+    )
+
+    async def send(request: Request) -> str | None:
+        done = await openai.chat.completions.create(model="sim", messages=request.messages, max_tokens=2048)
+        return done.choices[0].message.content
+
+    async def send_streaming(request: Request) -> str:
+        text, rest = "", b""
+        async with openai.chat.completions.with_streaming_response.create(
+            model="sim", messages=request.messages, max_tokens=2048, stream=True, stream_options={"include_usage": True}
+        ) as response:
+            async for chunk in response.iter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data: {"):
+                        choices = orjson.loads(line[6:])["choices"]
+                        text += (choices[0]["delta"].get("content") or "") if choices else ""
+        return text
+
+    return (send_streaming if stream == "all" else send), openai.close
+
+
+def our_endpoint(base_url: str, *, limit: int, stream: str) -> Loop:
+    """The client as evalpipe's workers use it."""
+    from evalpipe.config import EndpointConfig, SamplingConfig
+    from evalpipe.endpoint.client import Endpoint
+
+    config = EndpointConfig(stream=stream)  # type: ignore[arg-type]
+    endpoint = Endpoint(config, SamplingConfig(), model="sim", base_url=base_url, cap=limit)
+    return partial(endpoint.send, deadline_s=60), endpoint.aclose
+
+
+LOOPS: dict[str, Callable[..., Loop]] = {"openai": as_documented, "endpoint": our_endpoint}
 
 
 def _dataset(folder: Path, items: int) -> Path:
@@ -169,19 +219,21 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--stream", default="none")
     parser.add_argument("--bare", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--client", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.bare:
-        run_bare(given.bare, items=given.items[0], limit=given.limit, stream=given.stream)
+        run_bare(given.bare, items=given.items[0], limit=given.limit, stream=given.stream, client=given.client)
         return
     small, large = given.items
-    print(f"{'case':24s} {'CPU ms/item':>11s} {'items/s':>8s}   CPU ratio  wall ratio   where (CPU ms/item)")
+    print(f"{'case':40s} {'CPU ms/item':>11s} {'items/s':>8s}   CPU ratio  wall ratio   where (CPU ms/item)")
+    cases = {name: partial(bare, client=name) for name in LOOPS} | {"pipeline": pipeline}
     for stream in ("none", "all"):
         costs = {}
         with SimServer("instant") as server:
-            for name, case in (("bare", bare), ("pipeline", pipeline)):
+            for name, case in cases.items():
                 few, many = (case(server, items=n, limit=given.limit, stream=stream) for n in (small, large))
                 costs[name] = _slope(few, many, large - small)
-        _print_rows("streaming" if stream == "all" else "not streaming", costs["bare"], costs["pipeline"])
+        _print_rows("streaming" if stream == "all" else "not streaming", costs)
 
 
 def _slope(few: Cost, many: Cost, items: int) -> Cost:
@@ -190,11 +242,14 @@ def _slope(few: Cost, many: Cost, items: int) -> Cost:
     return Cost(cpu, (many.wall_s - few.wall_s) / items)
 
 
-def _print_rows(title: str, plain: Cost, whole: Cost) -> None:
+def _print_rows(title: str, costs: dict[str, Cost]) -> None:
+    whole = costs["pipeline"]
+    for name, told in (("openai", "bare loop, openai client"), ("endpoint", "bare loop, our Endpoint")):
+        plain = costs[name]
+        ratios = f"{plain.total_s / whole.total_s:10.2f}  {plain.wall_s / whole.wall_s:10.2f}"
+        print(f"{f'{title}, {told}':40s} {plain.total_s:11.3f} {1 / plain.wall_s:8.0f}  {ratios}")
     where = ", ".join(f"{kind} {ms:.2f}" for kind, ms in sorted(whole.cpu_s.items()))
-    print(f"{title + ', bare loop':24s} {plain.total_s:11.3f} {1 / plain.wall_s:8.0f}")
-    ratios = f"{plain.total_s / whole.total_s:10.2f}  {plain.wall_s / whole.wall_s:10.2f}"
-    print(f"{title + ', evalpipe':24s} {whole.total_s:11.3f} {1 / whole.wall_s:8.0f}  {ratios}   {where}")
+    print(f"{f'{title}, evalpipe':40s} {whole.total_s:11.3f} {1 / whole.wall_s:8.0f}  {'':22s}   {where}")
 
 
 if __name__ == "__main__":

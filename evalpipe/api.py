@@ -8,7 +8,6 @@ run.results()          # datasets.Dataset, one row an item
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 
 from evalpipe.config import Config, ScorerConfig, load_config, parse_config
 from evalpipe.control.build import resolve_law
-from evalpipe.errors import ConfigError
+from evalpipe.errors import ConfigError, StateError
 from evalpipe.report.summary import COLUMNS, Summary, select_newest, summarise
 from evalpipe.scoring.scorers import build_scorer
+from evalpipe.store import readable
 from evalpipe.store.log import read_state
 from evalpipe.store.objects import NotFound, ObjectStore
 from evalpipe.store.open import open_store
@@ -74,8 +73,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """summary.json as the last driver wrote it. Raises NotFound while there is none."""
-        data: dict[str, Any] = json.loads(self.store.get(SUMMARY_KEY))
-        return data
+        return readable.from_json(self.store.get(SUMMARY_KEY), key=SUMMARY_KEY)
 
     def table(self) -> pa.Table:
         """Return all results, sorted by item_index: the newest answer of each item and repeat, else its failure."""
@@ -91,13 +89,16 @@ class Run:
 def run(
     config: Config | Mapping[str, Any] | str | Path,
     *,
+    retry_failed: str | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Do what `config` says, or what is left of it, and return the stored run.
 
-    config: settings, a mapping of them, or a YAML file. show: called twice a second with the state of the run; say:
-    with single lines for people. Raises ConfigError, DataError, RunFatal, StateError; see `evalpipe.errors`.
+    config: settings, a mapping of them, or a YAML file. retry_failed: only send the items again that failed with this
+    kind ("all": with any); an answer takes the place of the failure, which is kept too. show: called twice a second
+    with the state of the run; say: with single lines for people.
+    Raises ConfigError, DataError, RunFatal, StateError; see `evalpipe.errors`.
     """
     from evalpipe.runtime.session import open_session
 
@@ -105,13 +106,15 @@ def run(
         config = load_config(config)
     elif isinstance(config, Mapping):
         config = parse_config(config)
-    with open_session(config, say=say) as session:
+    with open_session(config, retry_failed=retry_failed, say=say) as session:
         _greet(session, say)
         outcome = None
         with _run_log(session.folder):
-            from evalpipe.runtime.launch import compact_only, launch, needs_compaction
+            from evalpipe.runtime.conduct import compact_only, needs_compaction
 
             if not session.is_complete:
+                from evalpipe.runtime.launch import launch  # imports ray, which takes a second
+
                 outcome = launch(session, show=show, say=say)
             elif needs_compaction(session.state):
                 compact_only(session, say=say)
@@ -144,7 +147,7 @@ def conclude(session: Session, outcome: Outcome | None) -> Run:
         body |= _speed(session, outcome)
     else:
         body |= {name: value for name, value in _stored_summary(store).items() if name in ("rate", "limit", "bound_by")}
-    store.put(SUMMARY_KEY, orjson.dumps(body, option=orjson.OPT_INDENT_2))
+    store.put(SUMMARY_KEY, readable.to_json(body))
     _link_latest(session)
     return Run(store, exit_code, why)
 
@@ -204,23 +207,25 @@ def _speed(session: Session, outcome: Outcome) -> dict[str, Any]:
 
 def _stored_summary(store: ObjectStore) -> dict[str, Any]:
     try:
-        body: dict[str, Any] = json.loads(store.get(SUMMARY_KEY))
-    except (NotFound, json.JSONDecodeError):
+        return readable.from_json(store.get(SUMMARY_KEY), key=SUMMARY_KEY)
+    except StateError:  # there is none, or it is damaged: it is made anew
         return {}
-    return body
 
 
 def _greet(session: Session, say: Callable[[str], None]) -> None:
-    owed = session.expected - session.done
     if session.is_complete:
-        say(f"run {session.name} is complete, nothing is sent")
+        state = "is complete" if session.retry is None else "has no failed item"
+        say(f"run {session.name} {state}, nothing is sent")
         return
     endpoint = session.endpoint
     assert endpoint is not None
-    verb = f"resume {session.name}: {session.done} of {session.expected} done," if session.done else "run"
+    done = session.expected - session.owed
+    verb = f"resume {session.name}: {done} of {session.expected} done," if done else "run"
+    if session.retry is not None:
+        verb = f"resume {session.name}: try again"
     config = session.config
     where = config.endpoint.base_url if config.is_simulated else endpoint.base_url
-    say(f"{verb} {owed} items with {endpoint.model} at {where}, to {session.store.url}")
+    say(f"{verb} {session.owed} items with {endpoint.model} at {where}, to {session.store.url}")
     law, why = resolve_law(config.control.law)
     say(f"law {law}: {why}")
     for note in endpoint.notes:

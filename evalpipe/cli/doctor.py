@@ -8,27 +8,19 @@ import os
 import platform
 import resource
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from evalpipe.cli.doctor_ray import Check, check_ray
 from evalpipe.cli.run import AsJson, Debug, load_env_file
 from evalpipe.errors import EvalPipeError
 
 PACKAGES = ("ray", "openai", "aiohttp", "pyarrow", "datasets", "numpy", "obstore", "uvloop")
 FILES_WANTED = 4096  # a connection is an open file; 1,024 leaves too few beside Ray's own
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line. ok: None where there is nothing to judge, only to tell."""
-
-    name: str
-    found: str
-    ok: bool | None = None
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # Linux; elsewhere nothing is said of open ports
 
 
 def doctor(
@@ -64,19 +56,7 @@ def _machine() -> list[Check]:
 
 
 def _ray() -> list[Check]:
-    address = os.environ.get("RAY_ADDRESS")
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    checks = [Check("ray address", address or "none: a Ray of its own for each run")]
-    if address is not None:
-        mode = os.environ.get("RAY_AUTH_MODE", "")
-        told = mode or "RAY_AUTH_MODE is not set: whoever reaches Ray's ports can run code there"
-        checks.append(Check("ray token", told, mode == "token"))
-    if token.exists():
-        bits = token.stat().st_mode & 0o777
-        checks.append(
-            Check("ray token file", f"mode {bits:o}" + ("" if bits == 0o600 else "; chmod 600 it"), bits == 0o600)
-        )
-    return checks
+    return check_ray(os.environ, socket_tables=[path.read_text() for path in SOCKET_TABLES if path.exists()])
 
 
 def _store(output: str | None) -> Check:

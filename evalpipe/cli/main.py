@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     arguments: without the program's name; None: those of this process.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = fill_in(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given)
     except KeyboardInterrupt:
@@ -58,6 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
+
+
+def fill_in(arguments: Sequence[str]) -> list[str]:
+    """Give `--failed` without a kind the value "all": typer knows no options whose value may be left out."""
+    followers = [*arguments[1:], "--"]
+    return (
+        [
+            "--failed=all" if word == "--failed" and after.startswith("-") else word
+            for word, after in zip(arguments, followers, strict=True)
+        ]
+        if arguments
+        else []
+    )
 
 
 if __name__ == "__main__":

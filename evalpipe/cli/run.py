@@ -92,6 +92,10 @@ def run(
 
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, e.g. runs/latest.")],
+    failed: Annotated[
+        str | None,
+        typer.Option("--failed", metavar="[KIND]", help="Only send failed items again: all, or those of one kind."),
+    ] = None,
     takeover: Takeover = None,
     fail_on_error: FailOnError = None,
     settings: Settings = None,
@@ -104,6 +108,7 @@ def resume(
         stored_config(run, takeover=takeover, fail_on_error=fail_on_error, settings=settings),
         display=display,
         as_json=as_json,
+        retry_failed=failed,
     )
 
 
@@ -133,14 +138,14 @@ def stored_config(
     return load_config(base=base, overrides=settings or (), flags=flags)
 
 
-def execute(config: Config, *, display: str | None, as_json: bool) -> None:
+def execute(config: Config, *, display: str | None, as_json: bool, retry_failed: str | None = None) -> None:
     """Run it, show it, and leave with its exit code."""
     from evalpipe import api
     from evalpipe.cli.display import Lasting, make_display
 
     shown = Lasting(make_display(display or ("none" if as_json else None)))
     try:
-        run = api.run(config, show=shown.show, say=shown.say)
+        run = api.run(config, retry_failed=retry_failed, show=shown.show, say=shown.say)
     finally:
         shown.close()
     if as_json:

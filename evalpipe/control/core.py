@@ -7,7 +7,7 @@ shadow laws see one merged Observation a tick, however many workers report.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from evalpipe.control.law import Evidence, Law, LimitChange
@@ -63,10 +63,13 @@ class ControlCore:
         ttl_s: float = 15.0,
         exchange_s: float = 0.1,
         shadows: Mapping[str, Law] | None = None,
+        unheard: Iterable[str] = (),
     ) -> None:
+        """unheard: workers that may hold leases of the controller before this one, see LeaseBook."""
         self.law = law
         self.shadows = dict(shadows or {})
-        self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s)
+        self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s, unheard=unheard)
+        self.book.epoch = law.state.epoch
         self.meter = GradientMeter()
         self._latest: dict[str, Observation] = {}
         self._began_at: float | None = None
@@ -96,6 +99,7 @@ class ControlCore:
         self._latest = {name: _standing(o) for name, o in self._latest.items()}
         for sample in observation.samples:
             self.meter.observe(sample, now=now)
+            self.book.linger_s = max(self.book.linger_s, sample.rtt_s)
         self._since.add(observation)
         self._decide(observation, now)
         if now - self._since.at >= RECORD_S:

@@ -7,6 +7,7 @@ is one call that answers at once, carries absolute counts and may be repeated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from evalpipe.control.observation import Observation
@@ -73,18 +74,35 @@ class _Account:
         return max(self.in_flight, self.held, self.permits)
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a worker that fell silent may still have out, until an instant."""
+
+    charged: int
+    until: float
+
+
 class LeaseBook:
     """Share `limit` permits among workers by their demand. One door in: `exchange`.
 
     Invariant: permits lent now never exceed the limit less what all others may still have out, so once the requests
     of an older, larger limit are back, the sum stays at or below the limit.
+
+    unheard: workers that may hold leases of an earlier book (the controller was restarted). Until each was heard, or a
+    TTL after the first exchange, nobody is lent more than it holds already: the sum of those leases was within a limit.
     """
 
-    def __init__(self, limit: int, *, ttl_s: float = 15.0, exchange_s: float = 0.1) -> None:
+    def __init__(
+        self, limit: int, *, ttl_s: float = 15.0, exchange_s: float = 0.1, unheard: Iterable[str] = ()
+    ) -> None:
         self.limit, self.epoch, self.ttl_s, self.exchange_s = limit, 0, ttl_s, exchange_s
         self._released = float(limit)
         self._released_at: float | None = None
+        self.linger_s = 0.0  # the longest that a request may be out; the owner knows (ControlCore)
         self._accounts: dict[str, _Account] = {}
+        self._silent: dict[tuple[str, int], _Left] = {}  # worker, incarnation
+        self._unheard = set(unheard)
+        self._began_at: float | None = None
 
     @property
     def in_flight(self) -> int:
@@ -117,7 +135,9 @@ class LeaseBook:
             return account.lease
         if account is None or report.incarnation > account.incarnation:
             account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
+        self._silent.pop((report.worker, report.incarnation), None)  # it tells itself what it has out
         self._take_in(account, report, now)
+        self._unheard.discard(report.worker)
         account.permits = self._grant(report.worker, account, now)
         self._note_holding(account, now)
         account.lease = self._lease(account)
@@ -126,18 +146,32 @@ class LeaseBook:
     def release(self, worker: str) -> None:
         """Forget a worker that is known to be dead: its permits are free at once."""
         self._accounts.pop(worker, None)
+        self._silent = {key: left for key, left in self._silent.items() if key[0] != worker}
+        self._unheard.discard(worker)
 
     def expire(self, *, now: float) -> list[str]:
-        """Forget workers not heard for a TTL: by then they have stopped sending. Returns their names."""
+        """Forget workers not heard for a TTL: by then they have stopped sending. Returns their names.
+
+        What they sent before may be at the server for linger_s more, and is charged until then.
+        """
+        self._began_at = now if self._began_at is None else self._began_at
+        if now - self._began_at > self.ttl_s:
+            self._unheard.clear()
         lost = [name for name, account in self._accounts.items() if now - account.heard_at > self.ttl_s]
         for name in lost:
-            del self._accounts[name]
+            account = self._accounts.pop(name)
+            self._silent[name, account.incarnation] = _Left(account.charged, now + self.linger_s)
+        self._silent = {key: left for key, left in self._silent.items() if left.until > now}
         return lost
 
     @property
     def charged(self) -> int:
         """Most requests the cluster can have out until its workers are heard again."""
-        return sum(account.charged for account in self._accounts.values())
+        return sum(account.charged for account in self._accounts.values()) + self._left
+
+    @property
+    def _left(self) -> int:
+        return sum(left.charged for left in self._silent.values())
 
     def validate(self) -> None:
         """Assert that no account is impossible and that nobody was lent more than it asked for."""
@@ -152,8 +186,10 @@ class LeaseBook:
         account.permits = 0  # given anew below; `held` covers what it may do until the answer arrives
 
     def _grant(self, name: str, account: _Account, now: float) -> int:
-        taken = sum(other.charged for key, other in self._accounts.items() if key != name)
+        taken = sum(other.charged for key, other in self._accounts.items() if key != name) + self._left
         free = max(self._usable(now) - taken, 0)
+        if self._unheard:
+            free = min(free, max(account.in_flight, account.held))
         return min(self._share(name, now), free, account.demand)
 
     def _usable(self, now: float) -> int:

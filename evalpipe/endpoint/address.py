@@ -1,4 +1,4 @@
-"""Which URL, which key, how long: what users write made regular, and what is unsafe refused. Pure."""
+"""Which URL, how long: what users write made regular, and what is unsafe refused. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from evalpipe.config import EndpointConfig
-from evalpipe.endpoint.failures import make
 from evalpipe.errors import ConfigError
 
 BASE_URL_ENV = "OPENAI_BASE_URL"
-DUMMY_KEY = "none"  # the openai client insists on a key; local servers ignore it
 PROXY_ENV = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".svc")
@@ -97,21 +95,6 @@ def _refuse_unsafe(url: str) -> None:
         return
     if is_link_local:
         raise ConfigError(f"{url} is a link-local address; set endpoint.allow_insecure: true if that is meant")
-
-
-def read_api_key(name: str, *, base_url: str, environ: Mapping[str, str]) -> str:
-    """Return the key in environment variable `name`; "none" where there is no key and the host is private.
-
-    Raises RunFatal of kind "auth" when a public host would get no key, or the key cannot stand in a header.
-    """
-    key = environ.get(name, "").strip()
-    if not key and is_private(base_url):
-        return DUMMY_KEY
-    if not key:
-        raise make("auth", f"no API key for {base_url}: set {name}, or name another variable in endpoint.api_key_env")
-    if not (key.isascii() and key.isprintable()):
-        raise make("auth", f"the API key in {name} holds characters that cannot be sent; copy it again")
-    return key
 
 
 def ignored_proxy(config: EndpointConfig, environ: Mapping[str, str]) -> str:

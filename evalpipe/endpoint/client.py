@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, cast
 
 import httpx2
@@ -19,11 +20,13 @@ import orjson
 from openai import AsyncOpenAI, AsyncStream
 
 from evalpipe.config import EndpointConfig, SamplingConfig
-from evalpipe.endpoint.address import derive_deadline, normalise_base_url, read_api_key, resolve_base_url
+from evalpipe.endpoint.address import derive_deadline, normalise_base_url, resolve_base_url
 from evalpipe.endpoint.answer import Answer
 from evalpipe.endpoint.failures import classify_error_object, classify_exception, make
+from evalpipe.endpoint.keys import read_api_key
 from evalpipe.endpoint.sse import ErrorEvent, LineTooLong, SseParser
 from evalpipe.endpoint.transport import Attempt, Progress, current, http_client
+from evalpipe.errors import RunFatal
 from evalpipe.records import Completion, Request
 
 __all__ = ["Endpoint", "Progress", "derive_deadline", "normalise_base_url", "resolve_base_url"]
@@ -39,7 +42,8 @@ class Endpoint:
     """Sends requests to one model at one URL. Build it inside the event loop that uses it; aclose() it at the end.
 
     model, base_url: as preflight resolved them. cap: the most requests this worker will ever have in flight.
-    environ: where the key is read from, os.environ by default. Raises RunFatal of kind "auth" when there is no key.
+    environ: where the key is read from, os.environ by default; again whenever it was refused. Raises RunFatal of kind
+    "auth" when there is no key.
     """
 
     def __init__(
@@ -52,12 +56,13 @@ class Endpoint:
         cap: int,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        key = read_api_key(config.api_key_env, base_url=base_url, environ=os.environ if environ is None else environ)
-        self._key = key
+        environ = os.environ if environ is None else environ
+        self._read_key = partial(read_api_key, config.api_key_env, base_url=base_url, environ=environ)
+        self._keys: tuple[str, ...] = (self._read_key(),)  # the one in use, and the one before it
         self._max_bytes = config.max_response_bytes
         self._body = _request_body(config, sampling, model)
         self._client = AsyncOpenAI(
-            api_key=key,
+            api_key=self._keys[0],
             base_url=base_url,
             max_retries=0,  # the law must see every attempt
             http_client=http_client(config, cap=cap),
@@ -76,7 +81,7 @@ class Endpoint:
         Raises an EndpointError, of the class endpoint/failures.py gives it, and nothing else (cancellation passes).
         """
         prompts = [text for message in request.messages if (text := message.get("content"))]
-        attempt = Attempt(hide=(self._key, *prompts), progress=progress)
+        attempt = Attempt(hide=(*self._keys, *prompts), progress=progress)
         body = {**self._body, "messages": request.messages}
         headers = {"X-Evalpipe": trace} if trace else {}
         token = current.set(attempt)
@@ -87,11 +92,13 @@ class Endpoint:
             failed = attempt.failed(classify_exception(error))
         finally:
             current.reset(token)
+        if failed.failure.kind == "auth":
+            self._renew_key()
         raise failed  # outside the handler, so that the foreign exception is not its context
 
     async def get(self, path: str, *, deadline_s: float) -> bytes:
         """Return the body of a GET of a path below the base URL, or of a whole URL; for preflight. Raises like send."""
-        attempt = Attempt(hide=(self._key,))
+        attempt = Attempt(hide=self._keys)
         token = current.set(attempt)
         try:
             async with asyncio.timeout(deadline_s):
@@ -102,6 +109,13 @@ class Endpoint:
         finally:
             current.reset(token)
         raise failed
+
+    def _renew_key(self) -> None:
+        """The key was refused: read it again, so that the next request carries one that was rotated meanwhile."""
+        with suppress(RunFatal):  # the file is being replaced: the old key is refused once more, that is all
+            if (key := self._read_key()) != self._keys[0]:
+                self._keys = (key, self._keys[0])
+                self._client.api_key = key
 
     async def aclose(self) -> None:
         """Close all connections; attempts under way fail."""

@@ -25,11 +25,17 @@ KEY_KINDS = frozenset({"auth", "quota"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What follows from a kind of failure. line: what happened, in plain English, without a full stop."""
+    """What follows from a kind of failure. line: what happened, in plain English, without a full stop.
+
+    tries: most attempts of an item that may end so, where that is less than endpoint.max_attempts; None: no own bound.
+    is_ambiguous: the server may have done the work and billed it, though no answer came.
+    """
 
     error: type[EndpointError]
     outcome: Outcome
     line: str
+    tries: int | None = None
+    is_ambiguous: bool = False
 
 
 TABLE: Mapping[str, Row] = {
@@ -45,21 +51,26 @@ TABLE: Mapping[str, Row] = {
     "not_found": Row(ItemRefused, Outcome.IGNORED, "the server does not know this path"),
     "too_long": Row(ItemRefused, Outcome.IGNORED, "the prompt does not fit the model's context"),
     "filtered": Row(ItemRefused, Outcome.IGNORED, "the provider's content filter refuses the prompt"),
-    "oversize": Row(ItemRefused, Outcome.IGNORED, "the response is larger than endpoint.max_response_bytes"),
+    "oversize": Row(
+        ItemRefused, Outcome.IGNORED, "the response is larger than endpoint.max_response_bytes", is_ambiguous=True
+    ),
     # pause: less load, please
     "rate_limited": Row(Paused, Outcome.DROPPED, "the server asks to slow down"),
     "overloaded": Row(Paused, Outcome.DROPPED, "the server is overloaded or not ready"),
     # retry: nothing is known to be wrong with the item
-    "server_error": Row(Retryable, Outcome.IGNORED, "the server failed"),
+    "server_error": Row(Retryable, Outcome.IGNORED, "the server failed", is_ambiguous=True),
     "try_again": Row(Retryable, Outcome.IGNORED, "the server asks to send the request again"),
     "connect_failed": Row(Retryable, Outcome.IGNORED, "no connection to the server"),
-    "reset": Row(Retryable, Outcome.IGNORED, "the connection was closed before the answer began"),
-    "cut": Row(Retryable, Outcome.IGNORED, "the answer ended in the middle"),
-    "timeout": Row(Retryable, Outcome.IGNORED, "no complete answer within the deadline"),
-    "bad_body": Row(Retryable, Outcome.IGNORED, "the body is not what an OpenAI-compatible server sends"),
-    "no_answer": Row(Retryable, Outcome.IGNORED, "a response without an answer in it"),
-    "no_finish": Row(Retryable, Outcome.IGNORED, "the answer ended without a finish_reason"),
-    "unexpected": Row(Retryable, Outcome.IGNORED, "the client failed in a way we do not know"),
+    "reset": Row(Retryable, Outcome.IGNORED, "the connection was closed before the answer began", is_ambiguous=True),
+    "cut": Row(Retryable, Outcome.IGNORED, "the answer ended in the middle", is_ambiguous=True),
+    # the second try has twice the time; what does not end then is given up
+    "timeout": Row(Retryable, Outcome.IGNORED, "no complete answer within the deadline", 2, True),
+    "bad_body": Row(
+        Retryable, Outcome.IGNORED, "the body is not what an OpenAI-compatible server sends", is_ambiguous=True
+    ),
+    "no_answer": Row(Retryable, Outcome.IGNORED, "a response without an answer in it", 3, True),
+    "no_finish": Row(Retryable, Outcome.IGNORED, "the answer ended without a finish_reason", is_ambiguous=True),
+    "unexpected": Row(Retryable, Outcome.IGNORED, "the client failed in a way we do not know", is_ambiguous=True),
 }
 
 _KIND_OF_STATUS: Mapping[int, str] = {

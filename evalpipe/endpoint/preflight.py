@@ -18,6 +18,7 @@ from evalpipe.config import EndpointConfig, SamplingConfig
 from evalpipe.endpoint.address import ignored_proxy, resolve_base_url
 from evalpipe.endpoint.client import Endpoint
 from evalpipe.endpoint.failures import make
+from evalpipe.endpoint.keys import key_source
 from evalpipe.errors import EndpointError, ItemRefused, Retryable, RunFatal
 from evalpipe.records import Key, Request
 
@@ -196,7 +197,7 @@ class _Look:
         """Say which variable held the refused key; other errors pass as they are."""
         if error.failure.kind != "auth":
             return error
-        name = self.config.api_key_env
+        name = key_source(self.config.api_key_env, self.environ)
         key = f"the key in {name}" if self.environ.get(name) else f"a request without a key, {name} is not set"
         message = f"{self.base_url} refuses {key}: {error.failure.message}"
         return RunFatal(replace(error.failure, message=message))

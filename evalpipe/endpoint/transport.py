@@ -69,6 +69,8 @@ class Attempt:
 
     def failed(self, error: EndpointError) -> EndpointError:
         """Return a fresh error with the time on the wire: no traceback, no chain to an exception that holds the key."""
+        if error.failure.kind == "reset" and self.last_byte_at:  # aiohttp tells both with one exception
+            error = make("cut")
         rtt_s = time.monotonic() - self.sent_at if self.sent_at else 0.0
         return type(error)(replace(error.failure, rtt_s=rtt_s, request_id=self.request_id))
 

@@ -7,60 +7,23 @@ import gc
 import logging
 import os
 import socket
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from evalpipe.config import ControlConfig
-from evalpipe.control.build import build_law
-from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.lease import Lease, Report
 from evalpipe.endpoint.failures import make
 from evalpipe.errors import EndpointError, EvalPipeError, Failure, RunFatal
+from evalpipe.runtime.controller import Controller
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.worker import WorkerLoop
 from evalpipe.store.open import open_store
 from evalpipe.store.spec import read_spec
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRecords:
-    """What the controller recorded since the last reading, and where it stands now."""
-
-    limit: float
-    in_flight: int
-    ticks: Sequence[Tick]
-    changes: Sequence[TimedChange]
-
-
-def build_core(config: ControlConfig) -> ControlCore:
-    """Build control for a run. Raises ConfigError for a law or option that does not exist."""
-    bounded = partial(build_law, start=config.start, min_limit=config.min_limit, max_limit=config.max_limit)
-    law = bounded(config.law, **config.options)
-    shadows = {name: bounded(name) for name in config.shadows}
-    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows)
-
-
-class ControllerActor:
+class ControllerActor(Controller):
     """Owns the one limit. Every method answers at once: a parked call would block the one that frees it."""
-
-    def __init__(self, config: ControlConfig) -> None:
-        self._core = build_core(config)
-
-    def exchange(self, report: Report) -> Lease:
-        return self._core.exchange(report, now=time.monotonic())
-
-    def release(self, worker: str) -> None:
-        self._core.release(worker)
-
-    def read(self) -> ControlRecords:
-        ticks, changes = self._core.drain_records()
-        return ControlRecords(self._core.limit, self._core.book.in_flight, ticks, changes)
 
 
 class WorkerActor:
@@ -84,6 +47,10 @@ class WorkerActor:
                 calm_gc()
                 self._loop.start()
         return await self._loop.poll(poll)
+
+    async def meet(self, controller: Any) -> None:
+        """Turn to another controller: the one before is dead."""
+        self._controller = controller
 
     async def _exchange(self, report: Report) -> Lease:
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from evalpipe.records import Key
+from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.messages import Written
 from evalpipe.store.log import Log
 from evalpipe.store.objects import ObjectStore
@@ -17,18 +17,19 @@ from evalpipe.store.state import LogState
 log = logging.getLogger(__name__)
 
 COMMIT_S = 1.0  # with the worker's flush every 2 s, an answer is in the log within about 3 s
-PATIENCE = 30  # commits that fail in a row: half a minute of broken storage
+GIVE_UP_S = 60.0  # storage that fails for so long ends the run; workers give up after the same time
 
 
 class Committer:
     """The driver's only writer to the log. Raises Fenced as soon as another driver owns the run."""
 
-    def __init__(self, store: ObjectStore, run_log: Log) -> None:
-        self._store, self._log = store, run_log
+    def __init__(self, store: ObjectStore, run_log: Log, *, clock: Clock = REAL) -> None:
+        self._store, self._log, self._clock = store, run_log, clock
         self._waiting: dict[str, dict[int, SegmentInfo]] = {}  # worker process -> report number -> file
         self._acked: dict[str, int] = {}
         self._committed_at = 0.0
-        self._failures = 0
+        self._failed_at: float | None = None  # when the first of the failures in a row was; None: the last one worked
+        self.trouble = ""  # why storage refuses to write now, "" while it does not
 
     @property
     def state(self) -> LogState:
@@ -55,7 +56,7 @@ class Committer:
     def commit(self, *, now: float, force: bool = False) -> list[Key]:
         """Write one entry for all that waits, if a commit is due; return the keys that are settled by it.
 
-        Storage that fails is tried again a second later. Raises Fenced; OSError when it failed for half a minute.
+        Storage that fails is tried again a second later. Raises Fenced; OSError when it has failed for a minute.
         """
         files = [info for reports in self._waiting.values() for info in reports.values()]
         if not files or not (force or now - self._committed_at >= COMMIT_S):
@@ -64,20 +65,17 @@ class Committer:
         try:
             self._log.commit(files)
         except OSError as error:
-            self._failures += 1
-            log.warning("commit failed=%d error=%s", self._failures, error)
-            if self._failures >= PATIENCE:
-                raise
+            self._note_failure(error, now)
             return []
-        self._failures = 0
+        self._failed_at, self.trouble = None, ""
         return self._settle()
 
     def finish(self) -> list[Key]:
-        """Commit all that waits, patiently. Raises OSError when storage failed for half a minute."""
-        keys = self.commit(now=time.monotonic(), force=True)
+        """Commit all that waits, patiently. Raises OSError when storage has failed for a minute."""
+        keys = self.commit(now=self._clock.now(), force=True)
         while any(self._waiting.values()):
-            time.sleep(COMMIT_S)
-            keys += self.commit(now=time.monotonic(), force=True)
+            self._clock.sleep(COMMIT_S)
+            keys += self.commit(now=self._clock.now(), force=True)
         return keys
 
     def adopt(self) -> list[Key]:
@@ -92,6 +90,14 @@ class Committer:
         if adoption.adopted:
             log.warning("adopted files=%d rows=%d", len(adoption.adopted), adoption.rows)
         return [key for info in adoption.adopted for key in (*info.ok, *info.failed)]
+
+    def _note_failure(self, error: OSError, now: float) -> None:
+        """Raise the error when it has been so for long enough."""
+        log.warning("commit failed error=%s", error)
+        self.trouble = str(error)
+        self._failed_at = now if self._failed_at is None else self._failed_at
+        if now - self._failed_at >= GIVE_UP_S:
+            raise error
 
     def _settle(self) -> list[Key]:
         keys: list[Key] = []

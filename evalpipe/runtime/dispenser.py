@@ -1,6 +1,6 @@
 """Who does what: owed items handed out in small shards, taken back when their worker dies. Pure, bounded memory.
 
-Only what is out is remembered item by item; the rest is a position in the order and the log's own done set.
+Only what is out is remembered item by item; the rest is a position in the agenda and the log's own done set.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evalpipe.records import Example, Key, Shard, WorkItem
+from evalpipe.runtime.agenda import Agenda
+from evalpipe.runtime.suspects import Suspects
 
 CANARIES = 8  # the first items go alone: a wrong key or model costs eight requests, not a thousand
 
 
 class Dispenser:
-    """Hand out each owed key once; again only when it came back.
+    """Hand out each key of the agenda once; again only when it came back.
 
-    order: item indices in the order to run. is_done: keys the log has already. load: the example of an index.
+    is_done: keys that got a result meanwhile (a dead worker's file was found). load: the example of an index.
     """
 
     def __init__(
         self,
-        order: Sequence[int],
+        agenda: Agenda,
         *,
-        repeats: int,
         is_done: Callable[[Key], bool],
         load: Callable[[int], Example],
-        owed: int,
         shard_size: int = 32,
-        generation: int = 0,
     ) -> None:
-        self._load, self._shard_size = load, shard_size
-        self._fresh = self._owed_keys(order, repeats, generation, is_done)
+        self._is_done, self._load, self._shard_size = is_done, load, shard_size
+        self._fresh = iter(agenda.keys)
+        self._left = agenda.count  # not handed out; those that came back included
         self._returned: deque[Key] = deque()
+        self._apart: deque[Key] = deque()
+        self._suspects = Suspects()
         self._holder: dict[Key, str] = {}
         self._ids = itertools.count(1)
-        self._left = owed  # not handed out; those that came back included
         self._handed_out = 0
         self._is_open = False
 
@@ -50,6 +51,10 @@ class Dispenser:
         """Items that workers have and the log has not."""
         return len(self._holder)
 
+    @property
+    def is_done(self) -> bool:
+        return self._left + len(self._holder) == 0
+
     def open(self) -> None:
         """Let more than the first few out: one of them was answered."""
         self._is_open = True
@@ -61,53 +66,63 @@ class Dispenser:
         shards = []
         while want > 0:
             size = min(self._shard_size, want, max(self._left // (2 * workers), 1))
-            keys = self._next_keys(size)
+            keys = self._next_keys(worker, size)
             if not keys:
                 break
-            self._note_out(worker, keys)
-            shards.append(Shard(next(self._ids), [self._item(key) for key in keys]))
+            shards.append(Shard(next(self._ids), [self.item(key) for key in keys]))
             want -= len(keys)
         return shards
 
     def settle(self, keys: Iterable[Key]) -> None:
         """Forget items whose result is in the log."""
+        keys = list(keys)
         for key in keys:
             self._holder.pop(key, None)
+        self._suspects.clear(keys)
 
-    def give_back(self, worker: str) -> int:
-        """Take back all that a dead worker had; returns how many."""
-        return self.release(key for key, holder in self._holder.items() if holder == worker)
+    def on_death(self, worker: str) -> list[Key]:
+        """Take back all that a dead worker had, but for an item that kills its workers: that one is returned."""
+        held = self._held(worker)
+        guilty = self._suspects.on_death(held)
+        self.release((key for key in held if key not in guilty), worker=worker)
+        return guilty
 
-    def release(self, keys: Iterable[Key]) -> int:
-        """Take back items that their worker will not do; returns how many."""
-        returned = [key for key in keys if key in self._holder]
+    def release(self, keys: Iterable[Key], *, worker: str) -> int:
+        """Take back items that this worker has and will not do, told as often as it likes; returns how many."""
+        returned = [key for key in keys if self._holder.get(key) == worker]
         for key in returned:
             del self._holder[key]
-        self._returned.extend(returned)
+            (self._apart if self._suspects.is_apart(key) else self._returned).append(key)
         self._left += len(returned)
         if not self._is_open:
             self._handed_out -= len(returned)
         return len(returned)
 
-    def _note_out(self, worker: str, keys: Sequence[Key]) -> None:
-        self._holder.update((key, worker) for key in keys)
-        self._left -= len(keys)
-        self._handed_out += len(keys)
-
-    def _next_keys(self, count: int) -> list[Key]:
-        keys = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
-        keys.extend(itertools.islice(self._fresh, count - len(keys)))
-        return keys
-
-    def _item(self, key: Key) -> WorkItem:
+    def item(self, key: Key) -> WorkItem:
         return WorkItem(self._load(key.item_index), key.repeat, key.generation)
 
-    @staticmethod
-    def _owed_keys(
-        order: Sequence[int], repeats: int, generation: int, is_done: Callable[[Key], bool]
-    ) -> Iterator[Key]:
-        for index in order:
-            for repeat in range(repeats):
-                key = Key(int(index), repeat, generation)
-                if not is_done(key):
+    def _held(self, worker: str) -> list[Key]:
+        return [key for key, holder in self._holder.items() if holder == worker]
+
+    def _next_keys(self, worker: str, count: int) -> Sequence[Key]:
+        keys = list(itertools.islice(self._candidates(worker), count))
+        self._handed_out += len(keys)
+        return keys
+
+    def _candidates(self, worker: str) -> Iterator[Key]:
+        """Yield what this worker may be given, noting each as out; items with a result meanwhile are passed over."""
+        for source in (self._apart_for(worker), _drain(self._returned), self._fresh):
+            for key in source:
+                self._left -= 1
+                if not self._is_done(key):
+                    self._holder[key] = worker
                     yield key
+
+    def _apart_for(self, worker: str) -> Iterator[Key]:
+        while self._apart and self._suspects.can_join(self._apart[0], self._held(worker)):
+            yield self._apart.popleft()
+
+
+def _drain(queue: deque[Key]) -> Iterator[Key]:
+    while queue:
+        yield queue.popleft()

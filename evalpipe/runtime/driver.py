@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evalpipe.endpoint.failures import KEY_KINDS, TABLE
-from evalpipe.errors import Failure, Paused
+from evalpipe.runtime.aside import Aside
+from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.committer import Committer
+from evalpipe.runtime.controller import ControlRecords
 from evalpipe.runtime.dispenser import CANARIES, Dispenser
-from evalpipe.runtime.fleet import Died, Fleet, Replied
-from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
+from evalpipe.runtime.endings import RESUMABLE, Ending, EndpointWatch, ending_of
+from evalpipe.runtime.messages import Died, Fleet, Poll, PollReply, Recorded, Replied, WorkerSpec
 from evalpipe.runtime.progress import Board, Progress
 from evalpipe.runtime.recorder import Recorder
 from evalpipe.runtime.session import Session, max_limit
@@ -32,18 +32,7 @@ SHOW_S = 0.5
 DRAIN_S = 45.0  # after a signal: time for requests in flight to end
 LAST_FILES_S = 10.0  # after the last result: time for the workers' files of attempts
 MAX_DEATHS = 20  # worker processes that died without a result in between: something kills every one
-
-#: exit codes (DESIGN section 9)
-COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 75, 77, 78
-_OURS = frozenset({"storage", "internal"})  # not the endpoint's fault: the same command may go on later
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a run ended. why: one line for a person, "" when everything was done."""
-
-    exit_code: int = COMPLETE
-    why: str = ""
+SUSPENDED_S = 5.0  # a turn that took so long was no turn: the process was stopped, and heard nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,8 @@ class Pulse(Protocol):
 class _Desk:
     """One worker as the driver sees it. wants: items it asked for; has_news: it was dealt work and has not answered.
 
-    is_lost: its lease ran out; it finishes and is replaced. is_idle: nothing in hand and everything written.
+    is_up: this process has answered; until then it may wait for a core that a lost node took away. is_lost: its lease
+    ran out; it finishes and is replaced. is_idle: nothing in hand and everything written.
     """
 
     name: str
@@ -74,10 +64,9 @@ class _Desk:
     polled_at: float = 0.0
     wants: int = CANARIES
     finished: int = 0
-    answered: int = 0
     cpu_s: float = 0.0
-    signs_of_life: int = 0
     has_news: bool = False
+    is_up: bool = False
     is_lost: bool = False
     is_idle: bool = False
 
@@ -101,56 +90,86 @@ class Driver:
         workers: int,
         show: Callable[[Progress], None],
         say: Callable[[str], None],
+        clock: Clock = REAL,
     ) -> None:
         self._session, self._fleet, self._committer, self._recorder = session, fleet, committer, recorder
-        self._pulse, self._signals, self._show, self._say = pulse, signals, show, say
+        self._pulse, self._signals, self._show, self._say, self._clock = pulse, signals, show, say, clock
         self._desks = {name: _Desk(name) for name in (f"w{number}" for number in range(workers))}
         self._board = Board(max_limit=max_limit(session.config.control))
-        self._dispenser = make_dispenser(session, committer)
+        agenda = session.agenda(committer.state)
+        self._dispenser = Dispenser(
+            agenda,
+            is_done=committer.state.is_done,
+            load=session.dataset.example,
+            shard_size=session.config.run.shard_size,
+        )
+        self._expected, self._counts = session.scope(committer.state, agenda)
+        self._aside = Aside(session, committer)
         self._deaths = 0
         self._ending: Ending | None = None
         self._drain_until: float | None = None
-        self._began = self._success_at = self._alive_at = self._failed_at = self._shown_at = time.monotonic()
-        self._sent_at: float | None = None
-        self._has_success = False
-        self._last_failure: Failure | None = None
+        self._began = self._shown_at = self._turned_at = clock.now()
+        self._watch = EndpointWatch(session.config.endpoint, now=self._began)
         self._buried_cpu_s = 0.0
 
     def run(self) -> Outcome:
         """Work until all is in the log, a signal drained the run, or nothing can succeed.
 
-        Raises Fenced when another driver took the run, Resumable when the controller is gone, OSError when storage is.
+        Raises Fenced when another driver took the run, Resumable when controllers die in a row, OSError when storage
+        is gone.
         """
-        self._spawn(next(iter(self._desks.values())))  # the first alone: it is up sooner, and its 8 items go first
-        while not self._is_over():
-            self._turn()
-        self._dispenser.settle(self._committer.finish())
-        self._read_records()
-        counts = self._committer.state.counts
-        if counts.ok + counts.failed >= self._session.expected:
-            self._ending = None  # whatever asked it to stop, there is nothing left to do
-        elapsed = time.monotonic() - self._began
-        first = None if self._sent_at is None else self._sent_at - self._began
-        cpu_s = self._buried_cpu_s + sum(desk.cpu_s for desk in self._desks.values())
-        return Outcome(self._ending or Ending(), self._snapshot(), elapsed, first, cpu_s)
+        self.begin()
+        while not self.is_over:
+            self.turn()
+        return self.finish()
 
-    def _turn(self) -> None:
+    def begin(self) -> None:
+        self._spawn(next(iter(self._desks.values())))  # the first alone: it is up sooner, and its 8 items go first
+
+    def turn(self) -> None:
+        """Collect, commit, deal, show: once around."""
         for event in self._fleet.collect(timeout_s=COLLECT_S):
-            if isinstance(event, Replied):
-                self._on_reply(self._desks[event.worker], event.reply)
-            else:
-                self._on_death(self._desks[event.worker], event)
-        now = time.monotonic()
+            self._on_event(event)
+        now = self._clock.now()
+        if now - self._turned_at > SUSPENDED_S:
+            self._watch.forgive(now - self._turned_at)
+        self._turned_at = now
         self._dispenser.settle(self._committer.commit(now=now))
         self._pulse.beat(now=now)
-        self._check_signals(now)
-        self._check_outage(now)
+        self._check_signals()
+        if not self._is_draining and (ending := self._watch.verdict(now=now)) is not None:
+            self._end(ending)
         self._deal(now)
         if now - self._shown_at >= SHOW_S:
-            self._read_records()
+            self._fleet.ask_control()
             self._board.judge(left=self._dispenser.left, dt_s=now - self._shown_at)
             self._shown_at = now
             self._show(self._snapshot())
+
+    @property
+    def is_over(self) -> bool:
+        now = self._clock.now()
+        if self._drain_until is None and self._dispenser.is_done:
+            self._drain_until = now + LAST_FILES_S
+        if self._drain_until is None:
+            return False
+        return all(map(self._has_nothing_left, self._desks.values())) or now >= self._drain_until
+
+    def _has_nothing_left(self, desk: _Desk) -> bool:
+        """Say whether a worker has written all: it said so, is gone, or never came up and was given nothing."""
+        is_waiting = not desk.is_up and not desk.has_news
+        return desk.is_idle or is_waiting or desk.name not in self._fleet.workers
+
+    def finish(self) -> Outcome:
+        """Commit the last files and sum up."""
+        self._dispenser.settle(self._committer.finish())
+        if self._dispenser.is_done:
+            self._ending = None  # whatever asked it to stop, there is nothing left to do
+        elapsed = self._clock.now() - self._began
+        sent_at = self._watch.sent_at
+        first = None if sent_at is None else sent_at - self._began
+        cpu_s = self._buried_cpu_s + sum(desk.cpu_s for desk in self._desks.values())
+        return Outcome(self._ending or Ending(), self._snapshot(), elapsed, first, cpu_s)
 
     # --- workers ---
 
@@ -158,8 +177,9 @@ class Driver:
         session = self._session
         assert session.endpoint is not None, "a session with work left has looked at its endpoint"
         desk.incarnation += 1
-        desk.wants, desk.finished, desk.answered, desk.signs_of_life = CANARIES, 0, 0, 0
-        desk.has_news = desk.is_lost = desk.is_idle = False
+        # only the very first get work before they are up: a replacement may wait for a core until the end of the run
+        desk.wants, desk.finished = 0 if self._watch.has_success else CANARIES, 0
+        desk.has_news = desk.is_up = desk.is_lost = desk.is_idle = False
         self._fleet.spawn(
             WorkerSpec(
                 name=desk.name,
@@ -196,44 +216,50 @@ class Driver:
         unheard = any(desk.has_news for desk in self._desks.values())
         return self._dispenser.left == 0 and not unheard and self._board.queued + self._board.in_flight == 0
 
+    def _on_event(self, event: Replied | Died | Recorded) -> None:
+        if isinstance(event, Recorded):
+            self._on_records(event.records)
+        elif isinstance(event, Replied):
+            self._on_reply(self._desks[event.worker], event.reply)
+        else:
+            self._on_death(self._desks[event.worker], event)
+
     def _on_reply(self, desk: _Desk, reply: PollReply) -> None:
-        now = time.monotonic()
         for other in self._desks.values():
             if other.incarnation == 0 and not self._is_draining:
                 self._spawn(other)
         self._board.on_reply(desk.name, reply)
+        self._watch.on_reply(desk.process, reply, now=self._clock.now())
         self._committer.add(desk.process, reply.written)
-        self._dispenser.release(reply.released)
+        self._dispenser.release(reply.released, worker=desk.name)
         desk.wants, desk.cpu_s = reply.wants, reply.cpu_s
-        desk.has_news, desk.is_lost, desk.is_idle = False, desk.is_lost or reply.is_lost, reply.is_drained
-        if self._sent_at is None and reply.in_flight + reply.counters.finished > 0:
-            self._sent_at = self._success_at = self._alive_at = now
+        desk.has_news, desk.is_up = False, True
+        desk.is_lost, desk.is_idle = desk.is_lost or reply.is_lost, reply.is_drained
         if reply.counters.finished > desk.finished:
             desk.finished, self._deaths = reply.counters.finished, 0
-        if reply.counters.answered > desk.answered:
-            desk.answered, self._success_at, self._has_success = reply.counters.answered, now, True
+        if self._watch.has_success:
             self._dispenser.open()
-        if reply.signs_of_life > desk.signs_of_life:
-            desk.signs_of_life, self._alive_at = reply.signs_of_life, now
-        if reply.last_failure is not None and reply.last_failure != self._last_failure:
-            self._last_failure, self._failed_at = reply.last_failure, now
         if reply.fatal is not None:
-            self._end(_ending_of(reply.fatal))
+            self._end(ending_of(reply.fatal))
         elif desk.is_lost and desk.is_idle and not self._is_draining:
-            self._on_death(desk, Died(desk.name, "its lease ran out"))
+            self._replace(desk, "its lease ran out", is_sure=True)
 
     def _on_death(self, desk: _Desk, event: Died) -> None:
-        """Free its permits, take in what it had written, give its items to others, start it anew."""
-        log.warning("worker=%s died reason=%s", desk.process, event.reason)
-        self._fleet.bury(desk.name)
-        self._board.on_death(desk.name)
-        self._buried_cpu_s, desk.cpu_s = self._buried_cpu_s + desk.cpu_s, 0.0
-        self._dispenser.settle(self._committer.commit(now=time.monotonic(), force=True))
-        self._dispenser.settle(self._committer.adopt())
-        self._dispenser.give_back(desk.name)
+        """Take in what it had written, give its items to others but for one that kills its workers, start it anew."""
         self._deaths += 1
         if self._deaths >= MAX_DEATHS:
             self._end(Ending(RESUMABLE, f"{self._deaths} worker processes died in a row, the last: {event.reason}"))
+        self._replace(desk, event.reason, is_sure=event.is_sure)
+
+    def _replace(self, desk: _Desk, reason: str, *, is_sure: bool) -> None:
+        log.warning("worker=%s gone reason=%s", desk.process, reason)
+        self._fleet.bury(desk.name, is_sure=is_sure)
+        self._board.on_death(desk.name)
+        self._buried_cpu_s, desk.cpu_s = self._buried_cpu_s + desk.cpu_s, 0.0
+        self._dispenser.settle(self._committer.commit(now=self._clock.now(), force=True))
+        self._dispenser.settle(self._committer.adopt())
+        guilty = self._dispenser.on_death(desk.name)
+        self._aside.put([self._dispenser.item(key) for key in guilty], reason=reason)
         if self._is_draining:
             desk.is_idle = True
         else:
@@ -250,84 +276,27 @@ class Driver:
         if self._ending is None:
             log.warning("ending exit_code=%d why=%s", ending.exit_code, ending.why)
             self._ending = ending
-            self._drain_until = time.monotonic() + DRAIN_S
+            self._drain_until = self._clock.now() + DRAIN_S
 
-    def _is_over(self) -> bool:
-        counts = self._committer.state.counts
-        if self._drain_until is None and counts.ok + counts.failed >= self._session.expected:
-            self._drain_until = time.monotonic() + LAST_FILES_S
-        if self._drain_until is None:
-            return False
-        gone = all(desk.is_idle or desk.name not in self._fleet.workers for desk in self._desks.values())
-        return gone or time.monotonic() >= self._drain_until
-
-    def _check_signals(self, now: float) -> None:
+    def _check_signals(self) -> None:
         if self._signals.received is not None and not self._is_draining:
             self._say(
                 f"stopping: {self._board.in_flight} requests in flight are finished and kept; again to stop at once"
             )
             self._end(Ending(self._signals.exit_code, "stopped by a signal; what was answered is saved"))
 
-    def _check_outage(self, now: float) -> None:
-        """Give up on an endpoint that answers nothing: soon before the first success, late after it."""
-        endpoint = self._session.config.endpoint
-        if self._sent_at is None or self._is_draining:
-            return
-        if not self._has_success and self._is_silent(now, endpoint.first_success_s):
-            self._end(Ending(NO_ENDPOINT, f"no answer within {endpoint.first_success_s:g} s: {self._last_words()}"))
-        elif now - self._success_at > endpoint.max_outage_s:
-            self._end(Ending(RESUMABLE, f"no answer for {now - self._success_at:.0f} s: {self._last_words()}"))
-
-    def _is_silent(self, now: float, patience_s: float) -> bool:
-        """Say whether nothing came for so long. Without streams a slow answer is silent: then failures must come."""
-        if now - self._alive_at <= patience_s:
-            return False
-        return self._session.config.endpoint.stream == "all" or now - self._failed_at <= patience_s
-
-    def _last_words(self) -> str:
-        failure = self._last_failure
-        if failure is None:
-            return "the server takes requests and says nothing"
-        line = TABLE[failure.kind].line if failure.kind in TABLE else failure.kind
-        return line if failure.message in ("", line) else f"{line} ({failure.message})"
-
     # --- telling ---
 
-    def _read_records(self) -> None:
-        records = self._fleet.read_control()
+    def _on_records(self, records: ControlRecords) -> None:
         self._board.on_records(records.limit, records.ticks, records.changes)
         self._recorder.add(records.ticks)
 
     def _snapshot(self) -> Progress:
         counts = self._committer.state.counts
         return self._board.snapshot(
-            elapsed_s=time.monotonic() - self._began,
-            expected=self._session.expected,
-            ok=counts.ok,
-            failed=counts.failed,
+            elapsed_s=self._clock.now() - self._began,
+            expected=self._expected,
+            ok=counts.ok - self._counts.ok,
+            failed=counts.failed - self._counts.failed,
             bound_by=self._board.bound_by,
         )
-
-
-def make_dispenser(session: Session, committer: Committer) -> Dispenser:
-    """Build the queue of what the log does not have."""
-    counts = committer.state.counts
-    return Dispenser(
-        session.dataset.order.tolist(),
-        repeats=session.config.run.repeats,
-        is_done=committer.state.is_done,
-        load=session.dataset.example,
-        owed=session.expected - counts.ok - counts.failed,
-        shard_size=session.config.run.shard_size,
-    )
-
-
-def _ending_of(failure: Failure) -> Ending:
-    """Return the exit code and the line for a failure that ends the run."""
-    if failure.kind == "config":
-        return Ending(2, failure.message)
-    row = TABLE.get(failure.kind)
-    line = f"{row.line}: {failure.message}" if row and failure.message != row.line else failure.message
-    if failure.kind in _OURS or (row is not None and issubclass(row.error, Paused)):
-        return Ending(RESUMABLE, line)
-    return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)

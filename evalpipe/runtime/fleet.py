@@ -1,31 +1,37 @@
-"""The fleet: Ray, the controller actor and the worker actors of one run, as the driver sees them.
+"""The fleet on Ray: the controller actor and the worker actors of one run.
 
 Every call answers soon; what came in is collected by `collect`. A worker that died, or did not answer for a minute, is
-an event like any other.
+an event like any other; a controller that did is replaced.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
 from evalpipe.errors import ConfigError, Resumable
-from evalpipe.runtime.actors import CONTROLLER, WORKER, ControlRecords
-from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
+from evalpipe.runtime.actors import CONTROLLER, WORKER
+from evalpipe.runtime.clock import REAL, Clock
+from evalpipe.runtime.controller import Predecessor
+from evalpipe.runtime.messages import Died, Event, Poll, Recorded, Replied, WorkerSpec
 
 log = logging.getLogger(__name__)
 
 START_WITHIN_S = 900.0  # until a worker answers for the first time: cores may have to be waited for
 ANSWER_WITHIN_S = 60.0  # a poll never waits for a request; a worker silent for so long is stuck or cut off
+MAX_LOST_CONTROLLERS = 5  # without one answer in between
+# Epochs stamped on permits rise over the whole run, so that a server's ledger can tell old permits from new: each
+# driver has a range of its own, and a new controller leaves room for cuts that nobody read of the one before it.
+EPOCHS_PER_DRIVER, EPOCHS_UNREAD = 1_000_000, 1_000
 OBJECT_STORE_BYTES = 256 * 2**20  # nothing of size passes through Ray's store
 #: For a Ray of our own: workers that measure latency must not run at nice 15, idle ones need not be started first
 #: (3 to 4 s of a start on 2 cores), and nothing is reported home.
@@ -48,7 +54,7 @@ def connect(address: str | None) -> bool:
     if address is None:
         for name, value in LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        _start_local(quiet)
         return True
     try:
         ray.init(address=address, **quiet)
@@ -60,6 +66,16 @@ def connect(address: str | None) -> bool:
     return True
 
 
+def _start_local(quiet: dict[str, Any]) -> None:
+    """Start a Ray of our own. Raises Resumable when the machine is too busy for it: Ray gives up after 30 s."""
+    try:
+        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+    except Exception as error:  # Ray raises a bare Exception here
+        ray.shutdown()
+        reason = " ".join(str(error).split())[:200]
+        raise Resumable(f"Ray did not start on this machine: {reason}; run the same command again") from error
+
+
 def disconnect() -> None:
     ray.shutdown()
 
@@ -69,102 +85,125 @@ def cores() -> int:
     return max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Replied:
-    """A worker answered its poll."""
-
-    worker: str
-    reply: PollReply
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """A worker is gone; reason is for the log."""
-
-    worker: str
-    reason: str
-
-
 @dataclass(slots=True)
 class _Asked:
-    worker: str
+    """A call that is out. worker: None where the controller was called."""
+
+    worker: str | None
     since: float
 
 
-class Fleet:
-    """Actors of one run. The controller shares the driver's node and fate."""
+class RayFleet:
+    """Actors of one run. The controller shares the driver's node and fate.
 
-    def __init__(self, control: ControlConfig, *, workers: int) -> None:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._controller = CONTROLLER.options(scheduling_strategy=here).remote(control)
+    A controller that dies or hangs is replaced here: the new one goes on from what was last read of the law, and lends
+    nobody more than it holds until every worker was heard.
+    """
+
+    def __init__(self, control: ControlConfig, workers: int, writer_epoch: int, *, clock: Clock = REAL) -> None:
+        self._control, self._clock = control, clock
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
         self._asked: dict[Any, _Asked] = {}
         self._is_up: set[str] = set()
+        self._lost_controllers = 0  # since one was last heard
+        self._before = Predecessor(epoch=(writer_epoch - 1) * EPOCHS_PER_DRIVER)
+        self._controller = self._start_controller()
 
     @property
-    def workers(self) -> Mapping[str, Any]:
-        return self._workers
+    def workers(self) -> Collection[str]:
+        return self._workers.keys()
 
     def spawn(self, spec: WorkerSpec) -> None:
-        """Start a worker process; it answers its first poll when it is up."""
         self._is_up.discard(spec.name)
         self._workers[spec.name] = WORKER.options(num_cpus=self._share).remote(spec, self._controller)
 
     def can_poll(self, worker: str) -> bool:
-        """Say whether the worker lives and has no poll out."""
         return worker in self._workers and all(asked.worker != worker for asked in self._asked.values())
 
     def poll(self, worker: str, poll: Poll) -> None:
-        self._asked[self._workers[worker].poll.remote(poll)] = _Asked(worker, time.monotonic())
+        self._asked[self._workers[worker].poll.remote(poll)] = _Asked(worker, self._clock.now())
 
-    def collect(self, *, timeout_s: float) -> list[Replied | Died]:
-        """Wait until something came in, at most timeout_s; return all that did."""
+    def ask_control(self) -> None:
+        if all(asked.worker is not None for asked in self._asked.values()):
+            self._asked[self._controller.read.remote()] = _Asked(None, self._clock.now())
+
+    def collect(self, *, timeout_s: float) -> Sequence[Event]:
+        """See Fleet. Raises Resumable when one controller after the other dies."""
         if not self._asked:
-            time.sleep(timeout_s)
+            self._clock.sleep(timeout_s)
             return []
         ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=timeout_s)
         if ready:
             ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
-        return [self._read(ref) for ref in ready] + self._silent()
+        events = [self._read(ref) for ref in ready] + self._silent()
+        return [event for event in events if event is not None]
 
-    def read_control(self) -> ControlRecords:
-        """Read the controller. Raises Resumable when it is gone."""
-        try:
-            records: ControlRecords = ray.get(self._controller.read.remote(), timeout=ANSWER_WITHIN_S)
-        except (RayError, GetTimeoutError) as error:
-            raise Resumable(f"the controller is gone ({type(error).__name__}); run the same command to go on") from None
-        return records
-
-    def bury(self, worker: str) -> None:
-        """Make sure a dead worker is dead and its permits are free."""
+    def bury(self, worker: str, *, is_sure: bool) -> None:
         handle = self._workers.pop(worker, None)
         self._asked = {ref: asked for ref, asked in self._asked.items() if asked.worker != worker}
         if handle is not None:
             ray.kill(handle)
-        self._controller.release.remote(worker)
+        if is_sure:
+            self._controller.release.remote(worker)
 
     def stop(self) -> None:
-        """End all actors at once."""
         for handle in [*self._workers.values(), self._controller]:
             ray.kill(handle)
         self._workers.clear()
         self._asked.clear()
 
-    def _read(self, ref: Any) -> Replied | Died:
+    def _read(self, ref: Any) -> Event | None:
         asked = self._asked.pop(ref)
         try:
-            reply = ray.get(ref)
-            self._is_up.add(asked.worker)
-            return Replied(asked.worker, reply)
+            answer = ray.get(ref)
         except RayError as error:
-            log.warning("worker=%s died=%s", asked.worker, " ".join(str(error).split())[:500])
-            return Died(asked.worker, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}")
+            # "unavailable" only means that the connection broke: it may live behind a cut link, and send until its TTL
+            return self._on_loss(asked.worker, _one_line(error), is_sure=not isinstance(error, ActorUnavailableError))
+        if asked.worker is None:
+            self._lost_controllers = 0
+            self._before = Predecessor(self._before.epoch, answer.state)
+            return Recorded(answer)
+        self._is_up.add(asked.worker)
+        return Replied(asked.worker, answer)
 
-    def _silent(self) -> list[Replied | Died]:
-        now = time.monotonic()
+    def _silent(self) -> list[Event | None]:
+        now = self._clock.now()
         late = [ref for ref, asked in self._asked.items() if now - asked.since > self._patience(asked.worker)]
-        return [Died(self._asked.pop(ref).worker, "it does not answer") for ref in late]
+        return [self._on_loss(self._asked.pop(ref).worker, "it does not answer", is_sure=False) for ref in late]
 
-    def _patience(self, worker: str) -> float:
+    def _patience(self, worker: str | None) -> float:
+        if worker is None:
+            return START_WITHIN_S if self._before.state is None else self._control.ttl_s / 2
         return ANSWER_WITHIN_S if worker in self._is_up else START_WITHIN_S
+
+    def _on_loss(self, worker: str | None, reason: str, *, is_sure: bool) -> Event | None:
+        if worker is not None:
+            return Died(worker, reason, is_sure)
+        self._lost_controllers += 1
+        log.warning("controller lost=%d reason=%s", self._lost_controllers, reason)
+        if self._lost_controllers > MAX_LOST_CONTROLLERS:
+            raise Resumable(f"{self._lost_controllers} controllers were lost in a row: {reason}; run the command again")
+        ray.kill(self._controller)
+        self._replace_controller()
+        return None
+
+    def _replace_controller(self) -> None:
+        """Start a controller that knows what was last read of the one before it, and make the workers turn to it."""
+        state = self._before.state
+        epoch = max(self._before.epoch, state.epoch if state is not None else 0) + EPOCHS_UNREAD
+        self._before = Predecessor(epoch, state, frozenset(self._workers))
+        self._controller = self._start_controller()
+        for handle in self._workers.values():
+            handle.meet.remote(self._controller)
+
+    def _start_controller(self) -> Any:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return CONTROLLER.options(scheduling_strategy=here).remote(self._control, self._before)
+
+
+def _one_line(error: RayError) -> str:
+    """Return what Ray knows of a death, without its advice on everything that could have been."""
+    text = " ".join(str(error).split())
+    detail = re.search(r"Worker exit detail: (.*?)(?= Some common causes|$)", text)
+    return f"{type(error).__name__}: {(detail[1] if detail else text)[:200]}"

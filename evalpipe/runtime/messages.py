@@ -1,4 +1,4 @@
-"""What driver and workers say to each other. Plain values: no exception, key or client object crosses.
+"""What driver, workers and controller say to each other. Plain values: no exception, key or client object crosses.
 
 The driver is the only caller. A poll may be repeated: shards are known by id, what a worker reports stays in its
 replies until the driver has acknowledged it.
@@ -6,12 +6,14 @@ replies until the driver has acknowledged it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from evalpipe.config import Config
 from evalpipe.errors import Failure
 from evalpipe.records import Key, Shard
+from evalpipe.runtime.controller import ControlRecords
 from evalpipe.store.segments import SegmentInfo
 
 
@@ -93,3 +95,58 @@ class PollReply:
     released: Sequence[Key] = ()  # items it will not do
     signs_of_life: int = 0  # tokens and answers so far
     is_drained: bool = False  # it was told to drain, has nothing in flight, and every row is in a file
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """A worker answered its poll."""
+
+    worker: str
+    reply: PollReply
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker is gone; reason is for the log. is_sure: its process is dead, not only out of reach."""
+
+    worker: str
+    reason: str
+    is_sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The controller told what it did."""
+
+    records: ControlRecords
+
+
+Event = Replied | Died | Recorded
+
+
+class Fleet(Protocol):
+    """Controller and workers of one run, as the driver sees them; runtime.fleet.RayFleet is the real one."""
+
+    @property
+    def workers(self) -> Collection[str]:
+        """Names of the workers that were spawned and not buried."""
+
+    def spawn(self, spec: WorkerSpec) -> None:
+        """Start a worker process; it answers its first poll when it is up."""
+
+    def can_poll(self, worker: str) -> bool:
+        """Say whether the worker lives and has no poll out."""
+
+    def poll(self, worker: str, poll: Poll) -> None: ...
+
+    def ask_control(self) -> None:
+        """Ask the controller for its records, unless it was asked and has not answered."""
+
+    def collect(self, *, timeout_s: float) -> Sequence[Event]:
+        """Wait until something came in, at most timeout_s; return all that did. Raises Resumable."""
+
+    def bury(self, worker: str, *, is_sure: bool) -> None:
+        """Make sure a dead worker is dead. Its permits are free at once if that is sure, else after its TTL."""
+
+    def stop(self) -> None:
+        """End all actors at once."""

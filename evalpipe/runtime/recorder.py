@@ -58,6 +58,7 @@ class Recorder:
     def __init__(self, store: ObjectStore, run_log: Log) -> None:
         self._store, self._log = store, run_log
         self._rows: list[_Row] = []
+        self._batch: list[_Row] = []  # of the file with number _seq; the same over all tries to write it
         self._seq = 0
 
     def add(self, ticks: Sequence[Tick]) -> None:
@@ -67,21 +68,22 @@ class Recorder:
 
     def flush(self) -> None:
         """Write and commit what was collected; rows that storage refuses are kept for the next time. Raises Fenced."""
-        if not self._rows:
-            return
-        try:
-            self._write()
-        except OSError as error:
-            log.warning("control rows not written: %s", error)
-            del self._rows[:-KEEP_ROWS]
-        else:
-            self._rows.clear()
+        while self._batch or self._rows:
+            if not self._batch:
+                self._batch, self._rows = self._rows, []
+                self._seq += 1
+            try:
+                self._write()
+            except OSError as error:
+                log.warning("control rows not written: %s", error)
+                del self._rows[:-KEEP_ROWS]
+                return
+            self._batch = []
 
     def _write(self) -> None:
-        self._seq += 1
         info = write_segment(
             self._store,
-            self._rows,
+            self._batch,
             epoch=self._log.epoch,
             writer=self._log.writer,
             worker="driver",

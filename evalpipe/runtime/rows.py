@@ -42,8 +42,9 @@ def answered(task: Task, request: Request, sent: Sent, completion: Completion, v
     """Make the row of an answer. One that could not be scored says why and has no score, never a zero."""
     known = completion.usage_source != "none"
     score = verdict.score
+    identity = _identity(task, request, sent, by) | {"model": completion.model or by.model}  # who says it answered
     return Result(
-        **_identity(task, request, sent, by),
+        **identity,
         status=completion.status.value,
         response=completion.text,
         reasoning=completion.reasoning or None,

@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,14 +24,21 @@ from evalpipe.data.files import find_files, stem
 from evalpipe.endpoint.preflight import Preflight, preflight
 from evalpipe.errors import ConfigError
 from evalpipe.prompt import Prompter
+from evalpipe.records import Key
+from evalpipe.runtime import agenda
+from evalpipe.runtime.agenda import Agenda
+from evalpipe.runtime.jobenv import JOB_ENV, refuse_keys
 from evalpipe.runtime.silence import await_silence
 from evalpipe.scoring.scorers import build_scorer
 from evalpipe.sim.misbehave import FaultPlan
 from evalpipe.sim.profiles import profile
 from evalpipe.sim.server import SimServer
+from evalpipe.store.entry import Counts
+from evalpipe.store.failed import failed_keys
 from evalpipe.store.log import read_state
 from evalpipe.store.objects import NotFound, ObjectStore, probe
 from evalpipe.store.open import open_store
+from evalpipe.store.readable import to_yaml
 from evalpipe.store.spec import Spec, read_spec, write_spec
 from evalpipe.store.state import LogState
 
@@ -39,7 +46,6 @@ SIM_SCHEME = "sim://"
 SIM_MODEL = "sim"
 LEDGER = "sim-ledger.jsonl"
 OUTPUT_ENV = "EVALPIPE_RUNS"
-JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submitted job
 MADE_UP_CHARS = 110  # with hash and suffix below the 128 of a run name
 VERSIONS_OF = ("evalpipe", "ray", "openai", "pyarrow", "datasets", "numpy")
 
@@ -48,8 +54,9 @@ VERSIONS_OF = ("evalpipe", "ray", "openai", "pyarrow", "datasets", "numpy")
 class Session:
     """A run that may begin. config: with everything resolved. state: of the log, as found.
 
-    folder: where the run lies on this machine, None in a bucket. endpoint, ray: None where nothing is left to send;
-    ray.result() waits until Ray is up.
+    retry: keys of failed items to try again, and nothing else; None: whatever has no result. folder: where the run
+    lies on this machine, None in a bucket. endpoint, ray: None where nothing is left to send; ray.result() waits until
+    Ray is up.
     """
 
     config: Config
@@ -59,6 +66,7 @@ class Session:
     dataset: Dataset
     spec: Spec
     state: LogState
+    retry: Sequence[Key] | None
     endpoint: Preflight | None
     ray: Future[bool] | None
 
@@ -67,18 +75,36 @@ class Session:
         return self.spec.items * self.spec.repeats
 
     @property
-    def done(self) -> int:
-        counts = self.state.counts
-        return counts.ok + counts.failed
+    def owed(self) -> int:
+        """Results that this driver is to get, as the log was found."""
+        return self.expected - _settled(self.state, self.spec) if self.retry is None else len(self.retry)
 
     @property
     def is_complete(self) -> bool:
-        return self.done >= self.expected
+        return self.owed == 0
+
+    def agenda(self, state: LogState) -> Agenda:
+        """Return what is left to do. state: of the log, dead workers' files taken in."""
+        if self.retry is None:
+            return agenda.owed(state, order=self.dataset.order, repeats=self.spec.repeats)
+        return agenda.again([key for key in self.retry if not state.is_done(key)], order=self.dataset.order)
+
+    def scope(self, state: LogState, todo: Agenda) -> tuple[int, Counts]:
+        """Return how many results progress is shown of, and what to leave out of the log's counts for it."""
+        if self.retry is not None:
+            return todo.count, state.counts
+        ok, failed = agenda.visible_counts(state, items=self.spec.items, repeats=self.spec.repeats)
+        counts = state.counts
+        return self.expected, Counts(counts.ok - ok, counts.failed - failed, 0)
 
 
 @contextmanager
-def open_session(config: Config, *, say: Callable[[str], None] = lambda line: None) -> Iterator[Session]:
+def open_session(
+    config: Config, *, retry_failed: str | None = None, say: Callable[[str], None] = lambda line: None
+) -> Iterator[Session]:
     """Resolve a config and open what it names; close it all at the end. say: told what is being waited for.
+
+    retry_failed: a kind of failure, or "all": do only the items that failed so, again.
 
     Raises ConfigError or DataError (exit 2), RunFatal for an endpoint that cannot serve (77, 78), StateError for stored
     data that does not fit (78), Fenced when another driver works on the run (75).
@@ -91,13 +117,14 @@ def open_session(config: Config, *, say: Callable[[str], None] = lambda line: No
             config, looked = _resolve_model(config)
         name, store = find_run(config)
         state = read_state(store)
+        retry = failed_keys(store, state, kind=retry_failed) if retry_failed is not None and exists(store) else None
         check_writable(local_folder(store.url))
         dataset = stack.enter_context(open_dataset(config.dataset))
         Prompter(config.prompt).validate(dataset.columns)
         spec = _spec(config, dataset)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
         starting = None
-        if not _looks_complete(store, state):
+        if retry if retry is not None else not _looks_complete(store, state):
             if not config.run.takeover:
                 await_silence(store, state.epoch, say=say)
             if not config.is_simulated:  # a wrong key or model is told in two seconds, not after Ray has started
@@ -107,9 +134,9 @@ def open_session(config: Config, *, say: Callable[[str], None] = lambda line: No
             config = _without_usage(config) if looked.streams_usage is False else config
         probe(store)
         write_spec(store, spec)
-        store.put("config.yaml", config.to_yaml().encode())
+        store.put("config.yaml", to_yaml(config.to_yaml()))
         ray = starting.ray if starting is not None else None
-        yield Session(config, name, store, local_folder(store.url), dataset, spec, state, looked, ray)
+        yield Session(config, name, store, local_folder(store.url), dataset, spec, state, retry, looked, ray)
 
 
 class _Starting:
@@ -177,11 +204,16 @@ def _looks_complete(store: ObjectStore, state: LogState) -> bool:
         spec = read_spec(store)
     except NotFound:
         return False
-    return state.counts.ok + state.counts.failed >= spec.items * spec.repeats
+    return _settled(state, spec) >= spec.items * spec.repeats
+
+
+def _settled(state: LogState, spec: Spec) -> int:
+    return sum(agenda.visible_counts(state, items=spec.items, repeats=spec.repeats))
 
 
 def check_settings(config: Config) -> None:
     """Build what is built from settings alone, to meet every mistake in them before any work."""
+    refuse_keys(os.environ, api_key_env=config.endpoint.api_key_env)
     control = config.control
     build_law(
         control.law, start=control.start, min_limit=control.min_limit, max_limit=control.max_limit, **control.options

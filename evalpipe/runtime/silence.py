@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 
 from evalpipe.errors import Fenced
+from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.store.liveness import LeaseRecord, Liveness, Watcher, read_lease
 from evalpipe.store.objects import ObjectStore
 
 WATCH_EVERY_S = 1.0
 
 
-def await_silence(store: ObjectStore, epoch: int, *, say: Callable[[str], None]) -> None:
+def await_silence(store: ObjectStore, epoch: int, *, say: Callable[[str], None], clock: Clock = REAL) -> None:
     """Make sure that no other driver works on this run: watch its counter on our own clock.
 
     Raises Fenced, naming where it runs, when it lives.
@@ -24,7 +24,7 @@ def await_silence(store: ObjectStore, epoch: int, *, say: Callable[[str], None])
     is_told = False
     while True:
         record = read_lease(store, epoch)
-        verdict = watcher.assess(record, now=time.monotonic())
+        verdict = watcher.assess(record, now=clock.now())
         if verdict is Liveness.DEAD:
             return
         if verdict is Liveness.ALIVE:
@@ -33,7 +33,7 @@ def await_silence(store: ObjectStore, epoch: int, *, say: Callable[[str], None])
             where = record.describe() if record is not None else "unknown"
             say(f"another driver may be at work ({where}); watching up to 20 s whether it lives (--takeover skips)")
             is_told = True
-        time.sleep(WATCH_EVERY_S)
+        clock.sleep(WATCH_EVERY_S)
 
 
 def _is_alive(record: LeaseRecord | None) -> str:

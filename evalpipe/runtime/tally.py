@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from evalpipe.records import Completion, Result, Status
 from evalpipe.runtime.messages import Counters
@@ -11,15 +12,16 @@ KEEP_RTTS = 2_000
 
 
 class Tally:
-    """Totals since the start of this process, for the panel."""
+    """Totals since the start of this process, for the panel. now: monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self.retries = 0
         self._finished = self._answered = self._correct = self._scored = 0
         self._prompt_tokens = self._output_tokens = 0
         self._failures: dict[str, int] = {}
         self._rtts: list[float] = []
-        self._rate_since, self._rate_count, self._rate = time.monotonic(), 0, 0.0
+        self._rate_since, self._rate_count, self._rate = now(), 0, 0.0
 
     def note_result(self, result: Result) -> None:
         self._finished += 1
@@ -40,7 +42,7 @@ class Tally:
 
     def recent_rate(self) -> float:
         """Results a second over the last second or so."""
-        now = time.monotonic()
+        now = self._now()
         if now - self._rate_since >= 1.0:
             self._rate = self._rate_count / (now - self._rate_since)
             self._rate_since, self._rate_count = now, 0
@@ -66,15 +68,16 @@ class Tally:
 class Usage:
     """CPU share of this process and lateness of its loop, since the last reading."""
 
-    def __init__(self) -> None:
-        self._wall, self._cpu, self._lag = time.monotonic(), time.process_time(), 0.0
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._wall, self._cpu, self._lag = now(), time.process_time(), 0.0
         self._share = 0.0
 
     def note_lag(self, lag_s: float) -> None:
         self._lag = max(self._lag, lag_s)
 
     def read(self) -> tuple[float, float]:
-        wall, cpu = time.monotonic(), time.process_time()
+        wall, cpu = self._now(), time.process_time()
         if wall - self._wall >= 0.2:
             self._share = (cpu - self._cpu) / (wall - self._wall)
             self._wall, self._cpu = wall, cpu

@@ -17,22 +17,24 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from evalpipe.config import Config
 from evalpipe.control.lease import Lease, Permit, Report
 from evalpipe.control.retry import RetryPolicy
 from evalpipe.endpoint.client import Endpoint, derive_deadline
-from evalpipe.errors import DataError, EndpointError, EvalPipeError, Failure, ItemRefused, Paused, RunFatal
+from evalpipe.errors import DataError, EndpointError, EvalPipeError, Failure
 from evalpipe.prompt import Prompter
 from evalpipe.records import Completion, Key, Request, Result
 from evalpipe.runtime import rows
+from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.gates import LimitGate
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.observer import Observer, Watch
-from evalpipe.runtime.outage import KINDS as OUTAGE_KINDS
-from evalpipe.runtime.outage import OutageWatch
 from evalpipe.runtime.outbox import Outbox
 from evalpipe.runtime.queue import Task, TaskQueue
 from evalpipe.runtime.tally import Tally, Usage
+from evalpipe.runtime.triage import Action, Ticket, Triage, Verdict, share_of_budget
 from evalpipe.scoring.scorers import build_scorer
+from evalpipe.store.objects import ObjectStore
 from evalpipe.store.open import open_store
 
 log = logging.getLogger(__name__)
@@ -58,17 +60,29 @@ class Sender(Protocol):
 class WorkerLoop:
     """Send items, keep results. Built and used inside one event loop; `poll` is the driver's only call."""
 
-    def __init__(self, spec: WorkerSpec, exchange: Exchange, *, sender: Sender | None = None) -> None:
-        self._spec, self._exchange = spec, exchange
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        exchange: Exchange,
+        *,
+        sender: Sender | None = None,
+        store: ObjectStore | None = None,
+        clock: Clock = REAL,
+    ) -> None:
+        self._spec, self._exchange, self._clock = spec, exchange, clock
         config = spec.config
-        self._gate = LimitGate(worker=spec.name, incarnation=spec.incarnation, clock=time.monotonic)
-        self._queue, self._observer, self._outbox = TaskQueue(), Observer(), Outbox(open_store(spec.store_url), spec)
+        self._gate = LimitGate(worker=spec.name, incarnation=spec.incarnation, clock=clock.now)
+        self._queue, self._observer = TaskQueue(), Observer()
+        self._outbox = Outbox(store or open_store(spec.store_url), spec)
         self._sender: Sender = sender or Endpoint(
             config.endpoint, config.sampling, model=spec.model, base_url=spec.base_url, cap=spec.cap
         )
         self._prompter, self._scorer = Prompter(config.prompt), build_scorer(config.scorer)
-        self._retry = RetryPolicy(max_attempts=config.endpoint.max_attempts)
-        self._rng = random.Random(f"{spec.writer}/{spec.name}/{spec.incarnation}")
+        self._triage = Triage(
+            retry=RetryPolicy(max_attempts=config.endpoint.max_attempts),
+            budget=share_of_budget(workers=workers_of(config)),
+            rng=random.Random(f"{spec.writer}/{spec.name}/{spec.incarnation}"),
+        )
         self._deadline_s = config.endpoint.deadline_s or derive_deadline(config.sampling.max_tokens)
         self._origin = rows.Origin(
             f"{spec.name}.{spec.incarnation}", spec.writer_epoch, spec.base_url, spec.model, config.run.store_prompts
@@ -77,13 +91,12 @@ class WorkerLoop:
         self._work = asyncio.Event()
         self._known: set[int] = set()
         self._released: list[Key] = []
-        self._tally = Tally()
-        self._outage = OutageWatch()
+        self._tally = Tally(clock.now)
         self._fatal: Failure | None = None
         self._last_failure: Failure | None = None
         self._drain = False
         self._is_drained = False
-        self._usage = Usage()
+        self._usage = Usage(clock.now)
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -100,14 +113,14 @@ class WorkerLoop:
         for shard in poll.assign:
             if shard.shard_id not in self._known:
                 self._known.add(shard.shard_id)
-                now = time.monotonic()
+                now = self._clock.now()
                 self._queue.add(Task(item, ready_at=now) for item in shard.items)
         if poll.drain and not self._drain:
             self._drain = True
             self._released.extend(self._queue.drop_all())
         self._work.set()
         if self._drain and not self._running:
-            await self._outbox.flush(now=time.monotonic(), everything=True)
+            await self._outbox.flush(now=self._clock.now(), everything=True)
             self._is_drained = self._outbox.unwritten == 0
         return self._reply(poll)
 
@@ -156,11 +169,16 @@ class WorkerLoop:
 
     async def _exchange_loop(self) -> None:
         while True:
-            began = time.monotonic()
-            want = 0 if self._is_stopped else self._queue.ready(now=began)
+            want = 0 if self._is_stopped else self._ready()
             report = self._gate.report(self._observer.take(), want=want)
             next_s = await self._exchange_once(report)
-            self._usage.note_lag(await _sleep(next_s))
+            self._usage.note_lag(await self._sleep(next_s))
+
+    async def _sleep(self, seconds: float) -> float:
+        """Sleep and return how much later than asked it woke: the lateness of the event loop."""
+        began = self._clock.now()
+        await asyncio.sleep(seconds)
+        return self._clock.now() - began - seconds
 
     async def _exchange_once(self, report: Report) -> float:
         """Send one report until it is answered: it carries samples that must not get lost, and may be repeated."""
@@ -187,39 +205,43 @@ class WorkerLoop:
         while True:
             await self._until_ready()
             permit = await self._gate.next()
-            if not self._can_send():
+            task = self._next_task() if self._can_send() else None
+            request = self._render(task) if task is not None else None
+            if task is None or request is None:
                 self._gate.give_back()
                 continue
-            task = self._queue.pop()
-            runner = asyncio.create_task(self._attempt(task, permit))
+            ticket = self._triage.on_send(task, now=self._clock.now())
+            runner = asyncio.create_task(self._attempt(task, request, permit, ticket))
             self._running.add(runner)
             runner.add_done_callback(self._running.discard)
 
     async def _until_ready(self) -> None:
         while not self._can_send():
             self._work.clear()
-            due = None if self._is_stopped or self._outage.is_out else self._queue.next_due()
-            timeout = 0.5 if due is None else min(max(due - time.monotonic(), 0.0), 0.5)
+            now = self._clock.now()
+            is_held = self._is_stopped or not self._triage.can_send(now=now)
+            due = None if is_held else self._queue.next_due()
+            timeout = 0.5 if due is None else min(max(due - now, 0.0), 0.5)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._work.wait()
 
     def _can_send(self) -> bool:
-        now = time.monotonic()
-        if self._is_stopped or not self._queue.ready(now=now):
-            return False
-        return self._outage.can_send(now=now, running=len(self._running))
+        return not self._is_stopped and self._ready() > 0 and self._triage.can_send(now=self._clock.now())
 
-    async def _attempt(self, task: Task, permit: Permit) -> None:
+    def _ready(self) -> int:
+        now = self._clock.now()
+        return self._queue.ready(now=now, retries=self._triage.retries(now=now))
+
+    def _next_task(self) -> Task:
+        return self._queue.pop(retries=self._triage.retries(now=self._clock.now()))
+
+    async def _attempt(self, task: Task, request: Request, permit: Permit, ticket: Ticket) -> None:
         """Make one attempt, keep what came of it, give the permit back; never raises."""
         try:
-            request = task.request = task.request or self._render(task)
-            if request is not None:
-                task.tries += 1
-                task.wait_s += max(time.monotonic() - task.ready_at, 0.0)
-                await self._send(task, request, rows.Sent(permit, time.time()))
-        except EvalPipeError as error:
-            self._fatal = self._fatal or Failure("config", message=str(error))
+            task.tries += 1
+            task.wait_s += max(self._clock.now() - task.ready_at, 0.0)
+            await self._send(task, request, rows.Sent(permit, self._clock.wall()), ticket)
         except Exception as error:
             log.exception("attempt worker=%s item=%s", self._spec.name, task.item.example.item_id)
             self._fatal = self._fatal or Failure("internal", message=_where(error))
@@ -228,31 +250,37 @@ class WorkerLoop:
             self._work.set()
 
     def _render(self, task: Task) -> Request | None:
-        """Make the request; an item whose prompt cannot be made is kept as a failure, and None returned."""
-        try:
-            return self._prompter.request(task.item)
-        except DataError as error:
-            self._keep(rows.unsent(task, Failure("prompt", message=str(error)), self._origin))
-            return None
+        """Make the request, once; an item whose prompt cannot be made is kept as a failure, and None returned."""
+        if task.request is None:
+            try:
+                task.request = self._prompter.request(task.item)
+            except DataError as error:
+                self._keep(rows.unsent(task, Failure("prompt", message=str(error)), self._origin))
+            except EvalPipeError as error:
+                self._fatal = self._fatal or Failure("config", message=str(error))
+        return task.request
 
-    async def _send(self, task: Task, request: Request, sent: rows.Sent) -> None:
+    async def _send(self, task: Task, request: Request, sent: rows.Sent, ticket: Ticket) -> None:
         watch = self._observer.begin()
         trace = self._trace_of(task, sent.permit) if self._trace else None
+        deadline_s = self._triage.deadline_s(task, self._deadline_s)
         try:
-            completion = await self._sender.send(request, trace=trace, deadline_s=self._deadline_s, progress=watch)
+            completion = await self._sender.send(request, trace=trace, deadline_s=deadline_s, progress=watch)
         except EndpointError as error:
             self._observer.failed(watch, error.failure, sent.permit)
             self._outbox.add_attempt(rows.attempt(task, sent, error.failure, self._origin))
-            self._on_failure(task, request, sent, error)
+            verdict = self._triage.on_failure(
+                task, error, ticket, now=self._clock.now(), had_token=watch.tokens_seen > 0
+            )
+            self._on_failure(task, request, sent, error.failure, verdict)
             return
         except asyncio.CancelledError:
             watch.first_token()
             raise
-        self._outage.on_answer()
+        self._triage.on_answer(ticket, now=self._clock.now())
         self._observer.answered(watch, completion, sent.permit)
         self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
-        verdict = self._judge(task, completion)
-        self._keep(rows.answered(task, request, sent, completion, verdict, self._origin))
+        self._keep(rows.answered(task, request, sent, completion, self._judge(task, completion), self._origin))
         self._tally.note_answer(completion)
 
     def _judge(self, task: Task, completion: Completion) -> rows.Verdict:
@@ -261,37 +289,26 @@ class WorkerLoop:
         except DataError as error:
             return rows.Verdict(error=str(error))
 
-    def _on_failure(self, task: Task, request: Request, sent: rows.Sent, error: EndpointError) -> None:
-        failure = self._last_failure = error.failure
+    def _on_failure(self, task: Task, request: Request, sent: rows.Sent, failure: Failure, verdict: Verdict) -> None:
+        self._last_failure = failure
         if failure.kind in BRAKING:
             self._gate.brake()
-        if isinstance(error, RunFatal):
+        if verdict.action is Action.STOP:
             self._fatal = self._fatal or failure
             self._released.append(task.key)
-            return
-        self._outage.on_failure(failure.kind, now=time.monotonic())
-        is_paused = isinstance(error, Paused)
-        is_spared = is_paused or (self._outage.is_out and failure.kind in OUTAGE_KINDS)
-        task.attempts += not is_spared
-        if isinstance(error, ItemRefused) or not (is_spared or self._retry.can_retry(task.attempts)):
+        elif verdict.action is Action.FAIL:
             self._keep(rows.failed(task, request, sent, failure, self._origin))
-            return
+        else:
+            self._send_again(task, delay_s=verdict.delay_s)
+
+    def _send_again(self, task: Task, *, delay_s: float) -> None:
         self._tally.retries += 1
-        tries = task.tries if is_spared else task.attempts
-        delay = (
-            0.0 if self._is_lone_reset(failure, task) else self._retry.delay(tries, failure.retry_after_s, self._rng)
-        )
-        task.retry_wait_s += delay
-        task.ready_at = time.monotonic() + delay
+        task.retry_wait_s += delay_s
+        task.ready_at = self._clock.now() + delay_s
         if self._drain:
             self._released.append(task.key)
         else:
             self._queue.again(task, at=task.ready_at)
-
-    @staticmethod
-    def _is_lone_reset(failure: Failure, task: Task) -> bool:
-        """A first reset is most often a keep-alive connection the server had closed: try again at once (FACTS)."""
-        return failure.kind == "reset" and task.attempts == 1
 
     def _keep(self, result: Result) -> None:
         self._outbox.add(result)
@@ -309,7 +326,12 @@ class WorkerLoop:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._spec.config.run.flush_s):
                     await self._outbox.is_due.wait()
-            await self._outbox.flush(now=time.monotonic())
+            await self._outbox.flush(now=self._clock.now())
+
+
+def workers_of(config: Config) -> int:
+    """Return how many workers share the run's retry budget; the driver settles "auto" before it starts one."""
+    return config.run.workers if isinstance(config.run.workers, int) else 1
 
 
 def _where(error: BaseException) -> str:
@@ -317,10 +339,3 @@ def _where(error: BaseException) -> str:
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "evalpipe" in frame.filename]
     place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"a bug in evalpipe: {type(error).__name__}{place} in a worker"
-
-
-async def _sleep(seconds: float) -> float:
-    """Sleep and return how much later than asked it woke: the lateness of the event loop."""
-    began = time.monotonic()
-    await asyncio.sleep(seconds)
-    return time.monotonic() - began - seconds

@@ -117,6 +117,10 @@ class Exchange:
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
+    def write_raw(self, data: bytes) -> None:
+        """Send bytes beside all HTTP; after this only the end of the connection makes sense."""
+        self.connection.transport.write(data)
+
     def close(self) -> None:
         """Send what was written, then end the connection in the middle of the response."""
         self.connection.transport.close()

@@ -10,8 +10,8 @@ import hmac
 import itertools
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +23,23 @@ from evalpipe.sim.engine import Job, Rejection, ServerModel
 from evalpipe.sim.exchange import Connections, Exchange, Receive, Scope, Send
 from evalpipe.sim.ledger import LedgerWriter
 from evalpipe.sim.lobby import Lobby, Visit
-from evalpipe.sim.misbehave import Fault, FaultPlan, misbehave_at_door, misbehave_in_body, misbehave_in_stream
+from evalpipe.sim.misbehave import (
+    Fault,
+    FaultPlan,
+    Shares,
+    misbehave_at_door,
+    misbehave_in_body,
+    misbehave_in_stream,
+)
 from evalpipe.sim.profiles import Profile
 from evalpipe.sim.wire import (
+    HONEST,
     Ask,
     BadRequest,
     Kind,
     ReplyWriter,
     Trace,
+    Twist,
     embedding_body,
     error_body,
     read_ask,
@@ -43,27 +52,31 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FaceSettings:
-    """What is served. ledger, dataset: paths. faults: name -> share of requests. api_key None: any key passes."""
+    """What is served. ledger, dataset: paths. faults: as FaultPlan takes them. api_key None: any key passes."""
 
     profile: Profile
     ledger: str | Path | None = None
     dataset: str | Path | None = None
     accuracy: float = 0.7
     seed: int = 0
-    faults: Mapping[str, float] = field(default_factory=dict)
+    faults: Shares = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     model: str = "sim"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request inside the server: what was asked, what will be answered, and how it is to go wrong (None: not)."""
+    """A request inside the server: what was asked, what will be answered, and how it is to go wrong.
+
+    breaks: how its answer is broken, None: not. twist: what is odd about an answer that is whole.
+    """
 
     exchange: Exchange
     ask: Ask
     visit: Visit
     answer: Answer
-    fault: Fault | None
+    breaks: Fault | None
+    twist: Twist
 
     def leave(self, outcome: str, *, output_tokens: int) -> None:
         answer = self.answer
@@ -145,12 +158,13 @@ class Face:
         key = ask.text if trace is None else f"{trace.run}/{trace.item}/{trace.repeat}/{trace.generation}"
         fault = self._faults.choose(key)
         if fault is not None and fault.at_door:
-            await _fail_at_door(fault, exchange, visit)
+            await _fail_at_door(fault, exchange, visit, is_stream=ask.stream)
             return
         if self._settings.profile.overhead_s:
             await asyncio.sleep(self._settings.profile.overhead_s)
-        answer = self._answer(ask, trace)
-        call = Call(exchange, ask, visit, answer, fault)
+        twist = HONEST if fault is None else fault.twist
+        answer = _twisted(self._answer(ask, trace), twist)
+        call = Call(exchange, ask, visit, answer, breaks=fault if twist == HONEST else None, twist=twist)
         job = Job(next(self._job_ids), ask.prompt_tokens, len(answer.tokens), answer.work)
         flight = self._drive.submit(job)
         if isinstance(flight, Rejection):
@@ -181,8 +195,8 @@ class Face:
                 return
             await flight.changed()
         body = self._body(call)
-        if call.fault is not None:
-            await self._break(call, flight, misbehave_in_body(call.fault, call.exchange, honest=body))
+        if call.breaks is not None:
+            await self._break(call, flight, misbehave_in_body(call.breaks, call.exchange, honest=body))
             return
         call.leave("completed", output_tokens=flight.job.output_tokens)
         await call.exchange.respond(200, body, headers=[("x-request-id", call.visit.id)])
@@ -203,8 +217,8 @@ class Face:
         await exchange.start(200, content_type="text/event-stream; charset=utf-8", headers=headers)
         sent = max(self._drive.tokens_of(flight), 1)
         await exchange.write(writer.first("".join(tokens[:sent])))
-        if call.fault is not None:
-            await self._break(call, flight, misbehave_in_stream(call.fault, exchange))
+        if call.breaks is not None:
+            await self._break(call, flight, misbehave_in_stream(call.breaks, exchange))
             return
         while not flight.is_done:
             await flight.changed(within_s=self._chunk_s)
@@ -223,22 +237,30 @@ class Face:
         await call.exchange.write(writer.last(rest, finish_reason=call.answer.finish_reason, usage=usage), is_last=True)
 
     async def _break(self, call: Call, flight: Flight, misbehaviour: Awaitable[None]) -> None:
-        assert call.fault is not None
+        assert call.breaks is not None
         tokens = self._drive.cancel(flight)
-        if call.fault.end != "hang":  # else it stays inside until the client goes
-            call.leave(call.fault.outcome, output_tokens=tokens)
+        if not call.breaks.is_silent:
+            call.leave(call.breaks.outcome, output_tokens=tokens)
         await misbehaviour
-        call.leave(call.fault.outcome, output_tokens=tokens)
+        call.leave(call.breaks.outcome, output_tokens=tokens)
 
     def _writer(self, call: Call) -> ReplyWriter:
-        return ReplyWriter(call.ask.kind, call.visit.id, self._settings.model, int(time.time()))
+        return ReplyWriter(call.ask.kind, call.visit.id, self._settings.model, int(time.time()), call.twist)
 
 
-async def _fail_at_door(fault: Fault, exchange: Exchange, visit: Visit) -> None:
+def _twisted(answer: Answer, twist: Twist) -> Answer:
+    """Return what is said in place of the answer: the refusal, where the twist has one."""
+    if not twist.refusal:
+        return answer
+    correct = None if answer.correct is None else False
+    return replace(answer, tokens=[twist.refusal], finish_reason="stop", correct=correct)
+
+
+async def _fail_at_door(fault: Fault, exchange: Exchange, visit: Visit, *, is_stream: bool) -> None:
     visit.judge(fault.status, fault=fault.name)
-    if fault.end not in ("hang", "drip"):  # else it stays inside until the client goes
+    if not fault.is_silent:
         visit.leave(fault.outcome)
-    await misbehave_at_door(fault, exchange)
+    await misbehave_at_door(fault, exchange, is_stream=is_stream)
     visit.leave(fault.outcome)
 
 

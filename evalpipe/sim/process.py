@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from evalpipe.errors import ConfigError, StateError
-from evalpipe.sim.misbehave import FaultPlan
+from evalpipe.sim.misbehave import FaultPlan, Shares
 from evalpipe.sim.profiles import profile
 
 _KEY_ENV = "EVALPIPE_SIM_API_KEY"
@@ -39,7 +39,7 @@ class SimServer:
         dataset: str | Path | None = None,
         accuracy: float = 0.7,
         seed: int = 0,
-        faults: Mapping[str, float] | None = None,
+        faults: Shares | None = None,
         api_key: str | None = None,
         model: str = "sim",
     ) -> None:

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from evalpipe.sim.profiles import Profile, profile
 
 if TYPE_CHECKING:
     from evalpipe.sim.face import FaceSettings
+    from evalpipe.sim.misbehave import Shares
 
 __all__ = ["SimServer", "main", "serve"]
 
@@ -40,7 +41,7 @@ def serve(
     dataset: str | Path | None = None,
     accuracy: float = 0.7,
     seed: int = 0,
-    faults: Mapping[str, float] | None = None,
+    faults: Shares | None = None,
     api_key: str | None = None,
     parent_pid: int | None = None,
     stop_on_eof: bool = False,
@@ -196,7 +197,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dataset", help="Parquet or JSONL file to answer from")
     parser.add_argument("--accuracy", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--faults", default="{}", help="share of requests by fault, as a JSON object")
+    parser.add_argument(
+        "--faults", default="{}", help="share of requests by fault, as a JSON object; a share or {share, after, until}"
+    )
     parser.add_argument("--api-key-env", help="name of the variable that holds the key clients must send")
     parser.add_argument("--parent-pid", type=int, help="end when this process is gone")
     parser.add_argument("--stop-on-eof", action="store_true", help="end when standard input closes, not by signals")

@@ -106,7 +106,7 @@ def count_tokens(characters: int) -> int:
     return max(-(-characters // CHARS_PER_TOKEN), 1)
 
 
-def error_body(message: str, *, code: str, kind: str) -> bytes:
+def error_body(message: str, *, code: str | int, kind: str) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
@@ -122,6 +122,25 @@ def embedding_body(ask: Ask, *, model: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Twist:
+    """What is odd about an answer that is whole. Empty, True and False as below: nothing.
+
+    finish_reason: another one than the true one. refusal: said in the refusal field, in place of the answer.
+    has_usage: whether tokens are counted. model: name of another model. has_null_choices: a stream has a chunk whose
+    choices are null, as some gateways send for their own news.
+    """
+
+    finish_reason: str = ""
+    refusal: str = ""
+    has_usage: bool = True
+    model: str = ""
+    has_null_choices: bool = False
+
+
+HONEST = Twist()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyWriter:
     """Writes the answer to one chat or text request, whole or as the events of a stream."""
 
@@ -129,23 +148,30 @@ class ReplyWriter:
     reply_id: str
     model: str
     created: int  # seconds since the Unix epoch
+    twist: Twist = HONEST
 
     def whole(self, text: str, *, finish_reason: str, usage: dict[str, int]) -> bytes:
-        chat = {"message": {"role": "assistant", "content": text}}
-        choice = {"index": 0, **(chat if self.kind == "chat" else {"text": text}), "finish_reason": finish_reason}
-        return orjson.dumps({**self._head(""), "choices": [choice], "usage": usage})
+        chat = {"message": {"role": "assistant", "content": None, **self._said(text)}}
+        choice = {"index": 0, **(chat if self.kind == "chat" else {"text": text})}
+        choice["finish_reason"] = self.twist.finish_reason or finish_reason
+        counted = {"usage": usage} if self.twist.has_usage else {}
+        return orjson.dumps({**self._head(""), "choices": [choice], **counted})
 
     def first(self, text: str) -> bytes:
-        return self._chunk({"role": "assistant", "content": text} if self.kind == "chat" else text, None)
+        news = _event({**self._head(".chunk"), "choices": None}) if self.twist.has_null_choices else b""
+        return news + self._chunk({"role": "assistant", **self._said(text)} if self.kind == "chat" else text, None)
 
     def more(self, text: str) -> bytes:
-        return self._chunk({"content": text} if self.kind == "chat" else text, None)
+        return self._chunk(self._said(text) if self.kind == "chat" else text, None)
+
+    def _said(self, text: str) -> dict[str, str]:
+        return {"refusal" if self.twist.refusal else "content": text}
 
     def last(self, text: str, *, finish_reason: str, usage: dict[str, int] | None) -> bytes:
         """The remaining text, the finish, the usage where it was asked for, and the end mark."""
         events = [self.more(text)] if text else []
-        events.append(self._chunk({} if self.kind == "chat" else "", finish_reason))
-        if usage is not None:
+        events.append(self._chunk({} if self.kind == "chat" else "", self.twist.finish_reason or finish_reason))
+        if usage is not None and self.twist.has_usage:
             events.append(_event({**self._head(".chunk"), "choices": [], "usage": usage}))
         return b"".join([*events, b"data: [DONE]\n\n"])
 
@@ -155,7 +181,7 @@ class ReplyWriter:
 
     def _head(self, suffix: str) -> dict[str, Any]:
         name = f"chat.completion{suffix}" if self.kind == "chat" else "text_completion"
-        return {"id": self.reply_id, "object": name, "created": self.created, "model": self.model}
+        return {"id": self.reply_id, "object": name, "created": self.created, "model": self.twist.model or self.model}
 
 
 def usage_of(prompt_tokens: int, output_tokens: int) -> dict[str, int]:

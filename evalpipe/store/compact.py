@@ -90,7 +90,9 @@ def _merge(store: ObjectStore, batch: _Batch, *, spec_sha256: str) -> SegmentInf
 
 
 def _sweep(store: ObjectStore, log: Log) -> None:
-    """Delete parts that a dead driver wrote and did not commit: whoever reads the folder would count them."""
+    """Delete what the dead left: torn files, and parts without a commit, which readers of the folder would count."""
+    with contextlib.suppress(OSError):  # what is left is in nobody's way
+        store.sweep()
     for path in store.list(f"{FOLDER}/"):
         if path not in log.state.files:
             _discard(store, path)

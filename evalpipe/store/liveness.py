@@ -1,6 +1,7 @@
 """Is the driver before us still alive? A counter that it keeps raising, watched on the newcomer's own clock.
 
 This guards against paying twice, not against wrong results: the epoch in the log does that. No two clocks are compared.
+Each beat also tells how far the log had come, so that a log which lost its last entries is noticed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-import orjson
+from evalpipe.errors import StateError
+from evalpipe.store.entry import seal, unseal
+from evalpipe.store.objects import ObjectStore
+from evalpipe.store.process import is_process
 
-from evalpipe.store.objects import NotFound, ObjectStore
+FOLDER = "_lease/"
 
 BEAT_S = 5.0  # how often the owner beats
 WATCH_S = 20.0  # four beats: one slow write is no death
@@ -31,7 +35,7 @@ class Liveness(StrEnum):
 class LeaseRecord:
     """What the owner of an epoch says of itself. counter rises with each beat; is_over: it ended on purpose.
 
-    job: Ray's submission id, "" outside a job.
+    job: Ray's submission id, "" outside a job. version: last entry of the log that it knew to be written.
     """
 
     epoch: int
@@ -40,6 +44,7 @@ class LeaseRecord:
     pid: int
     job: str = ""
     is_over: bool = False
+    version: int = 0
 
     def describe(self) -> str:
         """Return where the driver runs, for the message to the user who wants to start a second one."""
@@ -47,12 +52,18 @@ class LeaseRecord:
 
 
 class Heartbeat:
-    """The owner's side: raise the counter each BEAT_S. Derived data; a failed beat may be skipped."""
+    """The owner's side: raise the counter each BEAT_S. Derived data; a failed beat may be skipped.
 
-    def __init__(self, store: ObjectStore, epoch: int, *, job: str = "") -> None:
+    version: returns the last entry of the log that is known to be written; may be called from another thread.
+    """
+
+    def __init__(
+        self, store: ObjectStore, epoch: int, *, job: str = "", version: Callable[[], int] = lambda: 0
+    ) -> None:
         self._store = store
         self._epoch = epoch
         self._job = job
+        self._version = version
         self._counter = 0
 
     def beat(self) -> None:
@@ -65,31 +76,40 @@ class Heartbeat:
 
     def _write(self, *, is_over: bool) -> None:
         self._counter += 1
-        record = LeaseRecord(self._epoch, self._counter, socket.gethostname(), os.getpid(), self._job, is_over)
-        self._store.put(lease_key(self._epoch), orjson.dumps(asdict(record)))
+        record = LeaseRecord(
+            self._epoch, self._counter, socket.gethostname(), os.getpid(), self._job, is_over, self._version()
+        )
+        self._store.put(lease_key(self._epoch), seal(asdict(record)))
 
 
 def lease_key(epoch: int) -> str:
-    return f"_lease/{epoch}.json"
+    return f"{FOLDER}{epoch}.json"
 
 
 def read_lease(store: ObjectStore, epoch: int) -> LeaseRecord | None:
     """Return what the owner of the epoch last said; None when it said nothing that can be read."""
     try:
-        return LeaseRecord(**orjson.loads(store.get(lease_key(epoch))))
-    except (NotFound, orjson.JSONDecodeError, TypeError):
+        return load(store, lease_key(epoch))
+    except StateError:
         return None
 
 
-def is_process(pid: int) -> bool:
-    """Say whether a process of this host has the number."""
+def load(store: ObjectStore, key: str) -> LeaseRecord:
+    """Read one record. Raises StateError when it is damaged or of another epoch, NotFound when there is none."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # someone else's
-    return True
+        record = LeaseRecord(**unseal(store.get(key), key=key))
+    except TypeError as error:
+        raise StateError(f"{key} was written by another version of evalpipe: {error}") from error
+    if lease_key(record.epoch) != key:
+        raise StateError(f"{key} is the lease of epoch {record.epoch}: it was written for another name")
+    return record
+
+
+def newest_lease(store: ObjectStore) -> LeaseRecord | None:
+    """Return what the owner of the newest epoch last said; None when nobody said anything that can be read."""
+    names = (key.removeprefix(FOLDER).removesuffix(".json") for key in store.list(FOLDER))
+    epochs = [int(name) for name in names if name.isdecimal()]
+    return read_lease(store, max(epochs)) if epochs else None
 
 
 def may_live(record: LeaseRecord) -> bool:

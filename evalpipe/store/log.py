@@ -2,7 +2,7 @@
 
 A commit is a put-if-absent of the next number, so that one of two writers loses, looks at what the winner wrote, and
 either goes on after it or learns that it is fenced. Readers ask for version + 1; a listing is only used to notice that
-an entry is gone.
+an entry is gone. That the last entries are gone is told by what was made from them: a checkpoint, the heartbeat.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from evalpipe.errors import Fenced, StateError
 from evalpipe.store import checkpoint
 from evalpipe.store.entry import FOLDER, Entry, entry_key, version_of
+from evalpipe.store.liveness import LeaseRecord, lease_key, newest_lease
 from evalpipe.store.objects import NotFound, ObjectStore, create
 from evalpipe.store.segments import SegmentInfo
 from evalpipe.store.state import LogState
@@ -138,9 +139,10 @@ class Log:
 
 def read_state(store: ObjectStore) -> LogState:
     """Replay the log of a run for reading. Raises StateError when an entry is damaged or missing."""
+    lease = newest_lease(store)  # before the log, which is then at least as long as it says
     state = checkpoint.load_newest(store) or LogState()
     follow(store, state)
-    check_end(store, state)
+    check_end(store, state, lease)
     return state
 
 
@@ -159,11 +161,20 @@ def read_entry(store: ObjectStore, version: int) -> Entry | None:
         return None
 
 
-def check_end(store: ObjectStore, state: LogState) -> None:
-    """Raise StateError when entries exist beyond the end: then one in between was lost, and results with it."""
+def check_end(store: ObjectStore, state: LogState, lease: LeaseRecord | None) -> None:
+    """Raise StateError when the log was longer once: then entries were lost, and results with them.
+
+    lease: of the newest epoch, read before the log was.
+    """
     last = max(map(version_of, store.list(FOLDER)), default=0)
     if last > state.version and read_entry(store, state.version + 1) is None:
         raise StateError(
             f"log entry {state.version + 1} is missing but entry {last} exists in {store.url};"
             " restore the file from a copy: the results it names cannot be counted without it"
+        )
+    if lease is not None and (lease.version > state.version or lease.epoch > state.epoch):
+        raise StateError(
+            f"the log of {store.url} ends at entry {state.version} of epoch {state.epoch}, but the driver of epoch"
+            f" {lease.epoch} had seen {f'entry {lease.version}' if lease.version else 'its own claim'}; restore _log/"
+            f" from a copy, or delete {lease_key(lease.epoch)}: then resume takes in what is still there"
         )

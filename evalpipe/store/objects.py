@@ -7,11 +7,14 @@ believed to be complete; `put` and `delete` serve derived things. Storage that f
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import uuid
 from typing import Protocol
 
 from evalpipe.errors import ConfigError, StateError
+
+CONFLICTS = 8  # refusals in a row that left no object behind, before storage is said to fail
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
@@ -44,6 +47,12 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object; nothing happens when there is none."""
 
+    def sweep(self) -> int:
+        """Remove what killed writers left half written, none younger than an hour; return how many.
+
+        A writer that was only asleep finds its write failed, and writes again.
+        """
+
 
 def check_key(key: str) -> str:
     """Return the key. Raises StateError for one that is absolute, hidden, climbs out or holds odd characters."""
@@ -58,18 +67,18 @@ def create(store: ObjectStore, key: str, data: bytes) -> bool:
     Give bytes that nobody else writes (a nonce inside, a name that never repeats), else a loser believes it won.
     Raises OSError when storage failed and the object is not there (it may still arrive; then a later try says False).
     """
-    try:
-        if store.put_if_absent(key, data):
-            return True
-    except OSError as failure:
+    for _ in range(CONFLICTS):
         try:
+            if store.put_if_absent(key, data):
+                return True
+        except TimeoutError as failure:  # the only failure that leaves open whether it was done
+            try:
+                return store.get(key) == data
+            except NotFound:
+                raise failure from None
+        with contextlib.suppress(NotFound):  # refused over a conflict that left nothing behind (S3's 409): again
             return store.get(key) == data
-        except NotFound:
-            raise failure from None
-    try:
-        return store.get(key) == data
-    except NotFound:  # the store refused over a conflict that left nothing behind (S3's 409)
-        return False
+    raise OSError(errno.EBUSY, f"cannot write {key} in {store.url}: refused {CONFLICTS} times over conflicting writes")
 
 
 def probe(store: ObjectStore) -> None:

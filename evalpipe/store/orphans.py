@@ -1,4 +1,4 @@
-"""Files that a dead driver's workers had written but nobody committed: paid answers, taken in if they are sound."""
+"""What the dead left behind: files that nobody committed are paid answers, taken in if sound; torn ones are swept."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def adopt_orphans(store: ObjectStore, log: Log) -> Adoption:
     and then deleted where it was, so that the next resume does not meet it again. Raises Fenced, OSError.
     """
     log.check_owner()
+    with contextlib.suppress(OSError):  # what is left is in nobody's way
+        store.sweep()
     sound: list[SegmentInfo] = []
     broken: list[tuple[str, str]] = []
     for path, kind in find_orphans(store, log):

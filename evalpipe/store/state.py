@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evalpipe.errors import StateError
 from evalpipe.records import Key
 from evalpipe.store.entry import Counts, Entry
-from evalpipe.store.keys import ANSWERED, FAILED, OWED, Codes, DoneSet, KeySet
+from evalpipe.store.keys import ANSWERED, FAILED, OWED, Codes, DoneSet, Group, KeySet
 from evalpipe.store.segments import SegmentInfo
 
 
@@ -79,6 +79,10 @@ class LogState:
 
     def is_done(self, key: Key) -> bool:
         return self._done.code(key) != OWED
+
+    def groups(self) -> list[Group]:
+        """Return the (repeat, generation) pairs that have results."""
+        return self._done.groups()
 
     def generations(self, repeat: int) -> list[int]:
         return [generation for r, generation in self._done.groups() if r == repeat]

@@ -14,6 +14,7 @@ from store.store_rows import SPEC, SmallRun
 from evalpipe.cli.display import JsonDisplay, NoDisplay, PlainDisplay, RichDisplay, make_display
 from evalpipe.cli.dry_run import dry_run, price
 from evalpipe.cli.exits import exit_code_of, explain
+from evalpipe.cli.main import fill_in
 from evalpipe.cli.run import load_env_file, parse_concurrency, stored_config
 from evalpipe.config import Config, parse_config
 from evalpipe.control.core import TimedChange
@@ -295,3 +296,17 @@ def test_a_folder_without_a_run_is_a_mistake(tmp_path: Path, monkeypatch: pytest
         stored_config("nowhere")
     with pytest.raises(ConfigError, match=r"has no usable config.yaml; run it again"):
         stored_config("bare")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["resume", "r", "--failed"], ["resume", "r", "--failed=all"]),
+        (["resume", "r", "--failed", "--json"], ["resume", "r", "--failed=all", "--json"]),
+        (["resume", "r", "--failed", "poison"], ["resume", "r", "--failed", "poison"]),
+        ([], []),
+    ],
+)
+def test_failed_without_a_kind_means_all(given: list[str], meant: list[str]):
+    """The kind may be left out at the end and before another option."""
+    assert fill_in(given) == meant

@@ -45,6 +45,39 @@ def test_one_worker_gets_the_whole_limit():
     assert cluster.send_all("w0", now=0.0) == 48
 
 
+def test_what_a_silent_worker_has_out_stays_charged():
+    """After its TTL a cut-off worker sends nothing more; its permits are lent when its requests must be back."""
+    book = LeaseBook(10, ttl_s=2.0)
+    book.linger_s = 3.0
+    book.exchange(Report("a", 1, 1, held=0, want=10), now=0.0)
+
+    at_ttl = book.exchange(Report("b", 1, 1, held=0, want=10), now=2.5)
+    after = book.exchange(Report("b", 1, 2, held=0, want=10), now=6.0)
+
+    assert (at_ttl.permits, after.permits) == (0, 10)
+
+
+def test_a_new_book_lends_no_more_than_is_held_until_all_were_heard():
+    """A restarted controller does not know what the others hold: growth waits for the last of them, or a TTL."""
+    book = LeaseBook(20, ttl_s=2.0, unheard=["a", "b"])
+
+    first = book.exchange(Report("a", 1, 7, held=8, want=50, observation=Observation(6, 6)), now=0.0)
+    book.exchange(Report("b", 1, 9, held=5, want=0, observation=Observation(5, 5)), now=0.1)
+    second = book.exchange(Report("a", 1, 8, held=8, want=50, observation=Observation(8, 8)), now=0.2)
+
+    assert (first.permits, second.permits) == (8, 15)
+
+
+def test_a_new_book_does_not_wait_for_the_dead():
+    """A worker that died with the old controller is never heard; a TTL later its permits are free."""
+    book = LeaseBook(20, ttl_s=2.0, unheard=["a", "b"])
+    book.exchange(Report("a", 1, 7, held=8, want=50, observation=Observation(6, 6)), now=0.0)
+
+    lease = book.exchange(Report("a", 1, 8, held=8, want=50, observation=Observation(8, 8)), now=2.1)
+
+    assert lease.permits == 20
+
+
 def test_demand_is_shared_max_min():
     """A worker that wants little gets it all; the others split the rest evenly."""
     cluster = Cluster(limit=20, workers=3)

@@ -9,6 +9,8 @@ import pytest
 from witness import check_run
 
 from evalpipe.sim.ledger import read_ledger
+from evalpipe.store.log import read_state
+from evalpipe.store.rows import read_all
 from evalpipe.store.schema import RESULT_SCHEMA
 
 pytestmark = pytest.mark.ray
@@ -65,8 +67,8 @@ def test_seven_ways_to_fail_cost_no_item_and_no_score(run_it):
     assert run.summary["rate"]["retries"] >= len(faulty)
 
 
-def test_a_refused_item_is_a_typed_failure_and_exit_3(run_it):
-    """A prompt that the server calls too long is stored as failed, with its reason and without a score."""
+def test_a_refused_item_is_a_typed_failure_and_may_be_tried_again(run_it, cli):
+    """What the server calls too long is stored as failed, exit 3; `--failed` sends just those, and answers win."""
     run = run_it(limit=60, sim__faults={"too_long": 0.2})
 
     failed = [row for row in run.table().to_pylist() if row["status"] == "failed"]
@@ -75,6 +77,15 @@ def test_a_refused_item_is_a_typed_failure_and_exit_3(run_it):
     assert {(row["error_kind"], row["response"], row["score"]) for row in failed} == {("too_long", None, None)}
     assert run.summary["items"]["failed"] == len(failed)
     assert run.summary["score"]["scored"] == 60 - len(failed)
+
+    said = cli("resume", run.url, "--failed", "too_long", "--set", "sim.faults={}")
+
+    generations = [row["generation"] for row in run.table().to_pylist()]
+    found = check_run(run.url)
+    assert (said.code, found.answered, found.is_clean) == (0, 60, True)
+    assert f"try again {len(failed)} items" in said.err + said.out
+    assert (generations.count(1), generations.count(0)) == (len(failed), 60 - len(failed))
+    assert read_all(run.store, read_state(run.store), every_generation=True).num_rows == 60 + len(failed)
 
 
 @pytest.mark.parametrize(("limit", "items"), [(24, 120), (2, 24)])

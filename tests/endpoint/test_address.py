@@ -8,10 +8,9 @@ from evalpipe.endpoint.address import (
     ignored_proxy,
     is_private,
     normalise_base_url,
-    read_api_key,
     resolve_base_url,
 )
-from evalpipe.errors import ConfigError, RunFatal
+from evalpipe.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -90,24 +89,6 @@ def test_the_environment_gives_the_url_that_config_does_not():
     assert resolve_base_url(EndpointConfig(base_url="https://example.com"), environ) == "https://example.com/v1"
     with pytest.raises(ConfigError, match="--base-url"):
         resolve_base_url(EndpointConfig(), {})
-
-
-def test_only_a_public_host_needs_a_key():
-    """A local server gets the dummy key, a public one a line that names the variable (exit 77, before any request)."""
-    assert read_api_key("K", base_url="http://localhost/v1", environ={}) == "none"
-    assert read_api_key("K", base_url="https://example.com/v1", environ={"K": " k1\n"}) == "k1"
-    with pytest.raises(RunFatal, match="set K") as caught:
-        read_api_key("K", base_url="https://example.com/v1", environ={})
-
-    assert caught.value.failure.kind == "auth"
-
-
-def test_a_key_that_no_header_can_hold_is_refused_without_showing_it():
-    """A key pasted with a typographic dash fails at once, not in every request."""
-    with pytest.raises(RunFatal, match="characters") as caught:
-        read_api_key("K", base_url="http://localhost/v1", environ={"K": "sk\u2013secret"})
-
-    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("max_tokens", "expected"), [(1, 120.1), (2048, 324.8), (100_000, 3600.0)])

@@ -9,7 +9,7 @@ from store.store_rows import Relay, SmallRun, flip_byte, lose_reply, lose_reques
 
 from evalpipe.errors import Fenced
 from evalpipe.records import Key
-from evalpipe.runtime.committer import COMMIT_S, PATIENCE, Committer
+from evalpipe.runtime.committer import COMMIT_S, GIVE_UP_S, Committer
 from evalpipe.runtime.messages import Written
 from evalpipe.store.log import Log
 
@@ -109,19 +109,35 @@ def test_a_lost_reply_is_no_failure(small: SmallRun, committer: Committer):
 
 
 def test_patience_with_storage_ends(small: SmallRun, committer: Committer):
-    """After half a minute of failures in a row the driver is told, and told again by a forced commit."""
+    """After a minute of failures the driver is told, and told again by a forced commit."""
     committer.add("w0.1", [Written(1, small.write([0]))])
-    for second in range(1, PATIENCE):
+    for now in (10.0, 11.0, 9.0 + GIVE_UP_S):
         small.store.on_write = lose_request
-        committer.commit(now=10.0 + second)
+        committer.commit(now=now)
+    trouble = committer.trouble
     small.store.on_write = lose_request
 
     with pytest.raises(OSError, match="no answer"):
-        committer.commit(now=100.0)
+        committer.commit(now=10.0 + GIVE_UP_S)
 
     small.store.on_write = lose_request
     with pytest.raises(OSError, match="no answer"):
-        committer.commit(now=100.0, force=True)
+        committer.commit(now=10.5 + GIVE_UP_S, force=True)
+    assert "no answer" in trouble
+
+
+def test_a_commit_that_works_ends_the_trouble(small: SmallRun, committer: Committer):
+    """The minute counts from the first failure after the last success."""
+    committer.add("w0.1", [Written(1, small.write([0]))])
+    for now, is_lost in ((10.0, True), (12.0, False), (200.0, True)):
+        committer.add("w0.1", [Written(int(now), small.write([int(now)]))])
+        if is_lost:
+            small.store.on_write = lose_request
+        committer.commit(now=now)
+
+    assert committer.trouble
+    assert committer.commit(now=201.0)
+    assert committer.trouble == ""
 
 
 def test_another_driver_fences_this_one(small: SmallRun, committer: Committer):

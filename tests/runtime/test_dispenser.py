@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalpipe.records import Example, Key
+from evalpipe.runtime.agenda import Agenda
 from evalpipe.runtime.dispenser import Dispenser
 
 
@@ -11,9 +12,9 @@ def example(index: int) -> Example:
     return Example(index, f"item-{index}", "", None, {})
 
 
-def dispenser(count: int, *, repeats: int = 1, done: frozenset[Key] = frozenset(), opened: bool = True) -> Dispenser:
-    owed = count * repeats - len(done)
-    made = Dispenser(range(count), repeats=repeats, is_done=done.__contains__, load=example, owed=owed, shard_size=4)
+def dispenser(count: int, *, done: frozenset[Key] = frozenset(), opened: bool = True) -> Dispenser:
+    agenda = Agenda(map(Key, range(count)), count)
+    made = Dispenser(agenda, is_done=done.__contains__, load=example, shard_size=4)
     if opened:
         made.open()
     return made
@@ -35,13 +36,14 @@ def test_only_eight_go_before_the_first_answer():
     assert len(second) == 50
 
 
-def test_done_keys_are_not_handed_out():
-    """A resumed run sends only what the log lacks, repeats counted one by one."""
-    made = dispenser(3, repeats=2, done=frozenset({Key(0, 0), Key(1, 1)}))
+def test_keys_that_got_a_result_meanwhile_are_passed_over():
+    """A dead worker's file was found after its items had come back: they are neither sent nor owed."""
+    made = dispenser(4, done=frozenset({Key(0), Key(2)}))
 
     keys = keys_of(made.take("w0", 100))
 
-    assert keys == [Key(0, 1), Key(1, 0), Key(2, 0), Key(2, 1)]
+    assert keys == [Key(1), Key(3)]
+    assert (made.left, made.out) == (0, 2)
 
 
 def test_a_dead_workers_items_go_first_to_the_next():
@@ -50,10 +52,50 @@ def test_a_dead_workers_items_go_first_to_the_next():
     had = keys_of(made.take("w0", 10))
     made.settle(had[:3])
 
-    returned = made.give_back("w0")
+    guilty = made.on_death("w0")
 
-    assert returned == 7
+    assert guilty == []
     assert keys_of(made.take("w1", 7)) == had[3:]
+
+
+def test_a_release_said_again_takes_nothing_from_others():
+    """A worker repeats what it released while another has it: it is not dealt a third time."""
+    made = dispenser(4)
+    had = keys_of(made.take("w0", 4))
+    made.release(had, worker="w0")
+    made.take("w1", 4)
+
+    returned = made.release(had, worker="w0")
+
+    assert (returned, made.take("w2", 4)) == (0, [])
+
+
+def test_an_item_that_kills_every_worker_is_found():
+    """Whoever holds item 13 dies: no other item is set aside, and few workers die for it."""
+    made, guilty, deaths = dispenser(64), [], 0
+    while not (made.is_done or guilty):
+        held = keys_of(made.take("w0", 32))
+        if Key(13) in held:
+            deaths += 1
+            guilty = made.on_death("w0")
+        else:
+            made.settle(held)
+
+    assert guilty == [Key(13)]
+    assert deaths <= 4
+
+
+def test_workers_killed_from_outside_convict_nobody():
+    """Four workers with a full hand die one after the other: their items go out again, all of them."""
+    made = dispenser(32)
+    made.take("w0", 32)
+    guilty = []
+    for _ in range(4):
+        guilty += made.on_death("w0")
+        made.take("w0", 32)
+
+    assert guilty == []
+    assert made.left + made.out == 32
 
 
 def test_shards_shrink_towards_the_end():
@@ -85,7 +127,9 @@ def test_nothing_is_lost_or_out_twice(steps):
             for key in finished:
                 del out[key]
         else:
-            made.give_back(worker)
+            for key in made.on_death(worker):
+                done.add(key)
+                made.settle([key])
             out = {key: holder for key, holder in out.items() if holder != worker}
 
     assert made.left + made.out + len(done) == 30

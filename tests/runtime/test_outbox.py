@@ -15,7 +15,7 @@ from store.store_rows import make_result
 from evalpipe.config import Config
 from evalpipe.records import AttemptRecord
 from evalpipe.runtime.messages import WorkerSpec
-from evalpipe.runtime.outbox import ATTEMPTS_EVERY_S, FULL_ROWS, GIVE_UP_AFTER, MAX_BYTES, MAX_ROWS, Outbox
+from evalpipe.runtime.outbox import ATTEMPTS_EVERY_S, FULL_ROWS, GIVE_UP_S, MAX_BYTES, MAX_ROWS, Outbox
 from evalpipe.store.local import LocalStore
 from evalpipe.store.segments import read_segment, spec_of
 
@@ -35,19 +35,30 @@ SPEC = WorkerSpec(
 
 
 class Disk(LocalStore):
-    """A local store that can be full, or slow until `go` is set."""
+    """A local store that can be full, lose replies, or be slow until `go` is set."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.is_full = False
+        self.is_mute = False  # writes, and says nothing; cannot be asked either
+        self.tries = 0
         self.go = threading.Event()
         self.go.set()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         assert self.go.wait(5.0)
+        self.tries += 1
         if self.is_full:
             raise OSError(errno.ENOSPC, "no space left")
-        return super().put_if_absent(key, data)
+        written = super().put_if_absent(key, data)
+        if self.is_mute:
+            raise TimeoutError(errno.ETIMEDOUT, "no answer")
+        return written
+
+    def get(self, key: str) -> bytes:
+        if self.is_mute:
+            raise TimeoutError(errno.ETIMEDOUT, "no answer")
+        return super().get(key)
 
 
 @pytest.fixture
@@ -126,32 +137,72 @@ def test_a_write_that_fails_keeps_the_rows(disk: Disk, outbox: Outbox):
 
     assert kept == 2
     assert "no space left" in outbox.last_error
-    assert items_in(disk, outbox) == [[1, 2, 3]]
+    assert items_in(disk, outbox) == [[1, 2], [3]]
 
 
-def test_storage_is_broken_after_thirty_failures_in_a_row(disk: Disk, outbox: Outbox):
-    """One success in between starts the count anew."""
+def test_nothing_more_should_be_sent_while_storage_refuses(disk: Disk, outbox: Outbox):
+    """From the first refused write on, until one goes through; and the reason is told meanwhile."""
+    seen = [(outbox.is_full, outbox.trouble)]
+    outbox.add(make_result(1))
+    disk.is_full = True
+    run(outbox.flush(now=100.0))
+    seen.append((outbox.is_full, outbox.trouble))
+    disk.is_full = False
+    run(outbox.flush(now=102.0))
+    seen.append((outbox.is_full, outbox.trouble))
 
-    async def fail(times: int) -> None:
+    assert [is_full for is_full, _ in seen] == [False, True, False]
+    assert ["no space left" in trouble for _, trouble in seen] == [False, True, False]
+
+
+def test_a_write_that_worked_without_an_answer_is_not_made_twice(disk: Disk, outbox: Outbox):
+    """The second try writes the very same file, though newer rows came in: attempts have no key to tell them apart."""
+    outbox.add_attempt(attempt(1))
+    disk.is_mute = True
+    run(outbox.flush(now=100.0, everything=True))
+    outbox.add_attempt(attempt(2))
+    disk.is_mute = False
+
+    run(outbox.flush(now=102.0, everything=True))
+
+    assert items_in(disk, outbox, kind="attempts") == [[1], [2]]
+    assert len(disk.list("attempts/")) == 2
+
+
+def test_a_full_disk_is_asked_less_and_less_often(disk: Disk, outbox: Outbox):
+    """A draining worker is flushed five times a second: in a minute that makes a dozen tries, not 300."""
+
+    async def minute() -> None:
+        outbox.add(make_result(1))
         disk.is_full = True
-        for _ in range(times):
-            await outbox.flush(now=100.0)
-        disk.is_full = False
+        for step in range(300):
+            await outbox.flush(now=100.0 + step * 0.2)
+
+    run(minute())
+
+    assert 8 <= disk.tries <= 14
+
+
+def test_storage_is_broken_after_a_minute_of_failures(disk: Disk, outbox: Outbox):
+    """One success in between starts the time anew."""
 
     async def story() -> list[bool]:
         seen = []
-        outbox.add(make_result(0))
-        await fail(GIVE_UP_AFTER - 1)
-        seen.append(outbox.is_broken)
-        await outbox.flush(now=100.0)
-        outbox.add(make_result(1))
-        await fail(GIVE_UP_AFTER - 1)
-        seen.append(outbox.is_broken)
-        await fail(1)
-        seen.append(outbox.is_broken)
+        for now, is_full in [
+            (0.0, True),
+            (GIVE_UP_S - 1, True),
+            (GIVE_UP_S + 20, False),
+            (200.0, True),
+            (199.0 + GIVE_UP_S, True),
+            (220.0 + GIVE_UP_S, True),
+        ]:
+            outbox.add(make_result(int(now)))
+            disk.is_full = is_full
+            await outbox.flush(now=now)
+            seen.append(outbox.is_broken)
         return seen
 
-    assert run(story()) == [False, False, True]
+    assert run(story()) == [False, False, False, False, False, True]
 
 
 def test_many_rows_or_many_bytes_are_due_at_once(disk: Disk):
@@ -247,6 +298,6 @@ def test_attempts_survive_a_failed_write(disk: Disk, outbox: Outbox):
     disk.is_full = False
     outbox.add_attempt(attempt(2))
 
-    run(outbox.flush(now=100.0, everything=True))
+    run(outbox.flush(now=101.0, everything=True))
 
-    assert items_in(disk, outbox, kind="attempts") == [[1, 2]]
+    assert items_in(disk, outbox, kind="attempts") == [[1], [2]]

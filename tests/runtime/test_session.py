@@ -193,7 +193,7 @@ def test_a_complete_run_opens_without_endpoint_or_ray(config: Config):
 
     with open_session(config) as session:
         assert session.is_complete
-        assert (session.name, session.expected, session.done) == ("done", 4, 4)
+        assert (session.name, session.expected, session.owed) == ("done", 4, 0)
         assert (session.endpoint, session.ray) == (None, None)
         assert session.folder == Path(store.url)
 

@@ -35,11 +35,13 @@ class ScriptedSender:
 
     def __init__(self, script: Mapping[str, list[EndpointError]]) -> None:
         self.script, self.sent, self.in_flight, self.peak = script, [], 0, 0
+        self.deadlines = defaultdict[str, list[float]](list)
         self.open = asyncio.Event()
         self.arrived = asyncio.Condition()
 
     async def send(self, request: Request, *, trace=None, deadline_s: float, progress=None) -> Completion:
         self.sent.append(request.item_id)
+        self.deadlines[request.item_id].append(deadline_s)
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         async with self.arrived:
@@ -317,7 +319,7 @@ def test_a_refused_item_is_not_tried_again(tmp_path: Path):
 
 
 def test_a_wrong_key_stops_sending_and_hands_the_item_back(tmp_path: Path):
-    """One request, then none: the reply says why, wants nothing more, and the item is owed again, not failed."""
+    """Three refusals, then none: the reply says why, wants nothing more, and the item is owed again, not failed."""
 
     async def scenario(desk: Desk, sender: ScriptedSender) -> None:
         reply = await desk.poll_until(lambda reply: reply.fatal is not None)
@@ -326,12 +328,50 @@ def test_a_wrong_key_stops_sending_and_hands_the_item_back(tmp_path: Path):
 
         assert reply.fatal is not None and reply.fatal.kind == "auth"
         assert (reply.released, reply.wants, reply.counters.finished) == ((Key(0),), 0, 0)
-        assert sender.sent == ["i0"]
+        assert sender.sent == ["i0"] * 3
         drained = await desk.poll_until(lambda reply: reply.queued == 0, drain=True)
         assert sorted(drained.released) == [Key(n) for n in range(6)]
 
-    script = {f"i{n}": [make("auth", "no")] for n in range(6)}
+    script = {f"i{n}": [make("auth", "no") for _ in range(3)] for n in range(6)}
     run(tmp_path, scenario, work=items(6), script=script, limit=1)
+
+
+def test_a_quota_that_is_gone_stops_sending_at_once(tmp_path: Path):
+    """One refusal is enough: what was answered stays, the refused item is owed again with no attempt spent."""
+
+    async def scenario(desk: Desk, sender: ScriptedSender) -> None:
+        reply = await desk.poll_until(lambda reply: reply.fatal is not None)
+
+        assert reply.fatal is not None and reply.fatal.kind == "quota"
+        assert (reply.released, reply.counters.answered, reply.counters.failures) == ((Key(1),), 1, {})
+        assert sender.sent == ["i0", "i1"]
+
+    run(tmp_path, scenario, work=items(6), script={"i1": [make("quota", "gone")]}, limit=1)
+
+
+def test_an_attempt_after_a_timeout_has_twice_the_time_and_is_the_last(tmp_path: Path):
+    """A request that hangs is tried once more with patience; then the item is a typed failure, whatever is allowed."""
+
+    async def scenario(desk: Desk, sender: ScriptedSender) -> None:
+        rows = await desk.finish(2)
+
+        assert sender.deadlines == {"i0": [324.8, 649.6], "i1": [324.8]}
+        assert (rows[0]["status"], rows[0]["error_kind"], rows[0]["attempts"]) == ("failed", "timeout", 2)
+
+    script = {"i0": [make("timeout", "late") for _ in range(6)]}
+    run(tmp_path, scenario, work=items(2), script=script, max_attempts=6)
+
+
+def test_a_response_without_an_answer_is_tried_three_times(tmp_path: Path):
+    """Twice it may be chance; a third time it is the item."""
+
+    async def scenario(desk: Desk, sender: ScriptedSender) -> None:
+        (row,) = await desk.finish(1)
+
+        assert (row["status"], row["error_kind"], row["attempts"]) == ("failed", "no_answer", 3)
+
+    script = {"i0": [make("no_answer", "nothing") for _ in range(6)]}
+    run(tmp_path, scenario, work=items(1), script=script, max_attempts=6)
 
 
 def test_drain_releases_what_waits_and_finishes_what_is_out(tmp_path: Path):

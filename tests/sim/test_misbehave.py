@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from evalpipe.sim.misbehave import FAULTS, FaultPlan
 from evalpipe.sim.process import SimServer
 
 SHARES = {name: 1 / len(FAULTS) for name in FAULTS}
+ASKED = 6000
 
 
 def test_fault_shares_are_met_and_a_retry_draws_again():
@@ -36,12 +38,36 @@ def test_fault_shares_are_met_and_a_retry_draws_again():
         ({"resett": 0.1}, "did you mean 'reset'"),
         ({"reset": 1.5}, "lies in"),
         ({"reset": 0.6, "hang": 0.6}, "together must be at most 1, got 1.2"),
+        ({"reset": {"share": 0.6, "form": 3}}, "takes share, after and until"),
+        ({"reset": {"after": 3}}, "takes share, after and until"),
+        ({"reset": {"share": 0.6, "after": 9, "until": 9}}, "0 <= after < until, got 9 and 9"),
     ],
 )
 def test_wrong_shares_are_refused(shares: dict[str, float], message: str):
     """Unknown faults and shares that are no shares."""
     with pytest.raises(ConfigError, match=message):
         FaultPlan(shares, seed=0)
+
+
+def test_a_fault_may_begin_later_and_end():
+    """after and until count the requests the server was asked, from 0."""
+    plan = FaultPlan({"insufficient_quota": {"share": 1.0, "after": 3, "until": 5}}, seed=0)
+
+    met = [plan.choose(f"key{i}") for i in range(7)]
+
+    assert [i for i, fault in enumerate(met) if fault is not None] == [3, 4]
+
+
+def test_the_bomb_is_small_and_its_content_is_not():
+    """Two hundred MiB of zeros from less than a megabyte."""
+    bomb, unpacked = FAULTS["gzip_bomb"].body, 0
+    unpacker = zlib.decompressobj(31)
+
+    while not unpacker.eof and (part := unpacker.decompress(bomb, 2**24)):
+        unpacked, bomb = unpacked + len(part), unpacker.unconsumed_tail
+
+    assert len(FAULTS["gzip_bomb"].body) < 2**20
+    assert unpacked == 200 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimServer]:
 def prompts() -> dict[str, list[str]]:
     """Prompts that meet each fault when they are asked first."""
     plan, found = FaultPlan(SHARES, seed=0), {name: [] for name in FAULTS}
-    for i in range(2000):
+    for i in range(ASKED):
         fault = plan.choose(f"prompt {i}")
         if fault is not None:
             found[fault.name].append(f"prompt {i}")
@@ -71,7 +97,7 @@ def observe(server: SimServer, prompt: str, *, stream: bool, timeout_s: float = 
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         connection.close()
         return 0, "", b"", type(error).__name__
     parts, end = [], "complete"
@@ -107,6 +133,29 @@ AT_DOOR = [
     ("empty_body", 200, JSON, b""),
     ("bad_json", 200, JSON, b'"content":"cut"'),
     ("bad_utf8", 200, JSON, b"\xff\xfe"),
+    ("null_body", 200, JSON, b"null"),
+    ("bad_request", 400, JSON, b"temperature"),
+    ("not_found", 404, JSON, b"no such path"),
+    ("too_large", 413, JSON, b"too large"),
+    ("unprocessable", 422, JSON, b"not a number"),
+    ("too_long_vllm", 400, JSON, b'"code":400'),
+    ("too_long_as_500", 500, JSON, b"maximum context length"),
+    ("forbidden", 403, JSON, b"permission_error"),
+    ("payment_required", 402, JSON, b"pay first"),
+    ("credit_exhausted", 429, JSON, b"credit_balance_exhausted"),
+    ("spend_limit", 429, JSON, b"_spend_limit_exceeded"),
+    ("usage_limit", 429, JSON, b"_usage_limit_exceeded"),
+    ("rate_limited_ms", 429, JSON, b"slower"),
+    ("rate_limited_date", 429, JSON, b"slower"),
+    ("rate_limited_oddly", 429, JSON, b"slower"),
+    ("overloaded_529", 529, JSON, b"overloaded_error"),
+    ("request_timeout", 408, JSON, b"too long to come"),
+    ("conflict", 409, JSON, b"locked"),
+    ("too_early", 425, JSON, b"too early"),
+    ("gateway_timeout", 504, JSON, b"upstream"),
+    ("origin_timeout", 524, JSON, b"timeout occurred"),
+    ("redirect", 307, JSON, b""),
+    ("gzip_bomb", 200, JSON, b"\x1f\x8b"),
 ]
 
 
@@ -133,7 +182,16 @@ def test_wrong_answers_at_the_door(server, prompts, name, status, content_type, 
         ("no_finish_reason", False, 200, "complete"),
         ("no_finish_reason", True, 200, "complete"),
         ("error_event_in_stream", True, 200, "complete"),
+        ("close_early", False, 0, "RemoteDisconnected"),
+        ("garbage", False, 0, "BadStatusLine"),
+        ("short_body", False, 200, CUT),
+        ("short_body", True, 200, CUT),
+        ("bare_done", True, 200, "complete"),
+        ("overloaded_in_stream", True, 200, "complete"),
+        ("overloaded_in_stream", False, 503, "complete"),
+        ("named_error_event", True, 200, "complete"),
         ("hang", False, 0, SILENT),
+        ("slow_header", False, 0, SILENT),
         ("stall", True, 200, SILENT),
     ],
 )
@@ -160,10 +218,50 @@ def test_slow_loris_feeds_the_read_timeout(server, prompts):
 
 @pytest.mark.network
 def test_oversize_body_is_longer_than_any_client_should_take(server, prompts):
-    """24 MiB of blanks."""
+    """50 MiB of blanks."""
     seen = observe(server, prompts["oversize"][0], stream=False)
 
-    assert (seen[0], len(seen[2]), seen[3]) == (200, 24 * 2**20, "complete")
+    assert (seen[0], len(seen[2]), seen[3]) == (200, 50 * 2**20, "complete")
+
+
+@pytest.mark.network
+def test_an_endless_stream_goes_on_until_the_client_goes(server, prompts):
+    """A million chunks; the first thousand come at once, each is a chunk of a chat."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    message = {"role": "user", "content": prompts["endless_stream"][0]}
+    body = json.dumps({"model": "sim", "stream": True, "messages": [message]})
+    connection.request("POST", "/v1/chat/completions", body)
+    response = connection.getresponse()
+
+    lines = [response.readline() for _ in range(2_000)]
+    connection.close()
+
+    assert sum(line.startswith(b'data: {"') for line in lines) == 1_000
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("length", b'"finish_reason":"length"'),
+        ("filtered_answer", b'"finish_reason":"content_filter"'),
+        ("refusal", b'"refusal":"I cannot help with that."'),
+        ("wrong_model", b'"model":"another-model"'),
+        ("no_usage", b'"finish_reason":"stop"'),
+        ("null_choices_chunk", b'"finish_reason":"stop"'),
+    ],
+)
+def test_an_answer_that_is_told_oddly_is_whole(server, prompts, name, part):
+    """It ends as an answer should, streamed or not, and the ledger has it as an answer that was given."""
+    for index, stream in enumerate((False, True)):
+        seen = observe(server, prompts[name][index], stream=stream)
+
+        assert (seen[0], seen[3]) == (200, "complete")
+        assert part in seen[2]
+        assert (b'"usage"' in seen[2]) == (not stream and name != "no_usage")
+        assert (b'"choices":null' in seen[2]) == (stream and name == "null_choices_chunk")
+        ledger = read_ledger(server.ledger)
+        assert ledger.departures[ledger.arrivals[-1].id].outcome == "completed"
 
 
 @pytest.mark.network

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Iterable
 from itertools import count
+from pathlib import Path
 
 from evalpipe.records import Result
-from evalpipe.store.local import LocalStore
+from evalpipe.store.local import LocalStore, OsCalls
 from evalpipe.store.log import Log
 from evalpipe.store.objects import ObjectStore
 from evalpipe.store.segments import SegmentInfo, write_segment
@@ -97,6 +100,25 @@ class Relay(LocalStore):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         on_write, self.on_write = self.on_write, lambda write: write()
         return on_write(lambda: super(Relay, self).put_if_absent(key, data))
+
+
+class Unsynced(OsCalls):
+    """The real file system without its fsyncs: for tests that build many runs and cut no power."""
+
+    def sync_file(self, fd: int) -> None: ...
+
+    def sync_folder(self, path: Path) -> None: ...
+
+
+def copy_run(run: SmallRun, root: Path) -> SmallRun:
+    """Copy a run with all its files, its driver still at work on the copy."""
+    shutil.copytree(run.store.url, root)
+    twin = copy.copy(run)
+    twin.store = LocalStore(root, os_calls=Unsynced())
+    twin.log = Log(twin.store, writer=run.log.writer)
+    twin.log.replay()
+    twin.log.epoch = run.log.epoch
+    return twin
 
 
 def lose_reply(write) -> bool:

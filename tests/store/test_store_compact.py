@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from store_rows import SmallRun, flip_byte, lose_reply
@@ -94,6 +97,18 @@ def test_a_part_without_commit_is_swept(run: SmallRun):
     (part,) = compact(run.store, run.log)
 
     assert run.store.list("parts/") == [part.path]
+
+
+def test_torn_files_of_the_dead_are_swept(run: SmallRun):
+    """A run that is complete but for its parts is only compacted: nobody else would come by."""
+    run.log.commit([run.write([1])])
+    torn = Path(run.store.url) / f"parts/.tmp-{socket.gethostname()}-999999999-0"
+    torn.parent.mkdir()
+    torn.touch()
+
+    compact(run.store, run.log)
+
+    assert not torn.exists()
 
 
 def test_a_fenced_driver_does_not_compact(run: SmallRun):

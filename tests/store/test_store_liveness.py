@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 
 import pytest
+from store_rows import flip_byte
 
-from evalpipe.store.liveness import Heartbeat, LeaseRecord, Liveness, Watcher, is_process, lease_key, read_lease
+from evalpipe.store.liveness import (
+    Heartbeat,
+    LeaseRecord,
+    Liveness,
+    Watcher,
+    lease_key,
+    newest_lease,
+    read_lease,
+)
 from evalpipe.store.local import LocalStore
+from evalpipe.store.process import is_process
 
 
 def record(counter: int, *, host: str = "there", pid: int = 7, is_over: bool = False) -> LeaseRecord:
@@ -57,12 +67,33 @@ def test_each_beat_moves_the_counter(store: LocalStore):
     assert f"pid {os.getpid()} on " in first.describe() and "job job-1" in first.describe()
 
 
+def test_a_beat_tells_how_far_the_log_had_come(store: LocalStore):
+    """Of several drivers the newest counts: ten is after nine, whatever the alphabet says."""
+    version = iter((7, 9, 12))
+    for epoch in (9, 10):
+        Heartbeat(store, epoch, version=lambda: next(version)).beat()
+    store.put("_lease/notes.txt", b"by hand")
+
+    newest = newest_lease(store)
+
+    assert newest is not None
+    assert (newest.epoch, newest.version) == (10, 9)
+
+
+def test_nobody_has_said_anything_yet(store: LocalStore):
+    """A run that never began has no lease."""
+    assert newest_lease(store) is None
+
+
 def test_an_unreadable_record_is_none(store: LocalStore):
     """It decides nothing but how long to wait."""
     store.put(lease_key(1), b'{"epoch": 1}')
     store.put(lease_key(2), b"\xff")
 
-    assert [read_lease(store, epoch) for epoch in (1, 2, 3)] == [None, None, None]
+    Heartbeat(store, 4).beat()
+    flip_byte(store, lease_key(4), at=20)
+
+    assert [read_lease(store, epoch) for epoch in (1, 2, 3, 4)] == [None] * 4
 
 
 def test_our_own_process_exists():

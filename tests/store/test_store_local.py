@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from evalpipe.errors import StateError
 from evalpipe.store.local import LocalStore, OsCalls
-from evalpipe.store.objects import NotFound
+from evalpipe.store.objects import NotFound, create
 
 EFFECTS = ("make_folder", "create_file", "write", "sync_file", "close", "link", "replace", "unlink", "sync_folder")
 
@@ -207,6 +208,108 @@ def test_a_lost_reply_to_link_is_a_success(tmp_path: Path):
     store = LocalStore(tmp_path / "run", os_calls=LostLinkReply())
 
     assert store.put_if_absent("a", b"x")
+
+
+@pytest.mark.parametrize("planted", ["run", "run/_log", "run/_log/1"])
+def test_a_symbolic_link_in_a_runs_folder_is_refused(tmp_path: Path, planted: str):
+    """It would lead writes, or reads, to somewhere else: the folder, one inside it, or a file."""
+    elsewhere = tmp_path / "elsewhere"
+    LocalStore(elsewhere).put("_log/1", b"theirs")
+    link = tmp_path / planted
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere / planted.removeprefix("run").lstrip("/"))
+    store = LocalStore(tmp_path / "run")
+
+    with pytest.raises(OSError) as raised:
+        store.get("_log/1")
+    assert raised.value.errno == errno.ELOOP
+    if not planted.endswith("1"):
+        with pytest.raises(OSError, match="is a symbolic link, and a run's folder holds none"):
+            store.put_if_absent("_log/2", b"x")
+    assert files_below(elsewhere) == ["_log/1"]
+
+
+def test_a_link_above_the_run_is_the_users_business(tmp_path: Path):
+    """runs/ may lie on another disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+
+    LocalStore(tmp_path / "runs" / "run").put("a", b"x")
+
+    assert files_below(tmp_path / "disk") == ["run/a"]
+
+
+def test_leftovers_of_an_hour_are_swept(store: LocalStore):
+    """Younger ones may still be written, whoever does it; objects stay."""
+    store.put("seg/a", b"x")
+    root = Path(store.url)
+    for name, age_s in (("seg/.tmp-old", 3700.0), (".tmp-old", 4000.0), ("seg/.tmp-young", 3500.0), ("seg/a", 9000.0)):
+        path = root / name
+        path.touch()
+        now = path.stat().st_mtime
+        os.utime(path, (now - age_s, now - age_s))
+
+    swept = store.sweep()
+
+    assert swept == 2
+    assert files_below(root) == ["seg/.tmp-young", "seg/a"]
+
+
+def test_leftovers_of_a_dead_process_of_this_host_are_swept_at_once(store: LocalStore):
+    """Its pid is gone; a living one's, one of another host and one of an older version are left their hour."""
+    store.put("a", b"x")
+    root, here = Path(store.url), socket.gethostname()
+    dead, alive, away, plain = f".tmp-{here}-999999999-0", f".tmp-{here}-{os.getpid()}-0", ".tmp-away-9-0", ".tmp-0"
+    for name in (dead, alive, away, plain):
+        (root / name).touch()
+
+    swept = store.sweep()
+
+    assert swept == 1
+    assert files_below(root) == sorted([alive, away, plain, "a"])
+
+
+def test_a_writer_whose_temporary_file_was_swept_fails_and_writes_again(tmp_path: Path):
+    """Stopped for an hour in the middle of a write: no half object, no success that is none."""
+
+    class SleepsBeforeLink(OsCalls):
+        def link(self, source: Path, target: Path) -> None:
+            if not slept:
+                slept.append(source)
+                os.utime(source, (0.0, 0.0))
+                assert LocalStore(tmp_path / "run").sweep() == 1
+            super().link(source, target)
+
+    slept: list[Path] = []
+    store = LocalStore(tmp_path / "run", os_calls=SleepsBeforeLink())
+
+    with pytest.raises(FileNotFoundError, match="cannot write a"):
+        store.put_if_absent("a", b"x")
+
+    assert store.put_if_absent("a", b"x")
+    assert files_below(tmp_path) == ["run/a"]
+
+
+class FailingFolderSync(OsCalls):
+    """The folder of the first object cannot be made durable, once."""
+
+    has_failed = False
+
+    def sync_folder(self, path: Path) -> None:
+        if path.name == "seg" and not self.has_failed:
+            self.has_failed = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync_folder(path)
+
+
+def test_a_name_that_may_not_be_durable_is_not_reported_as_written(tmp_path: Path):
+    """The link was made, the folder's fsync failed: a power cut could take it, so the caller must try again."""
+    store = LocalStore(tmp_path / "run", os_calls=FailingFolderSync())
+
+    with pytest.raises(OSError, match="cannot write seg/a"):
+        create(store, "seg/a", b"nonce")
+
+    assert create(store, "seg/a", b"nonce")
 
 
 def test_twelve_threads_have_one_winner(store: LocalStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from store_rows import Relay, lose_reply, lose_request
 
 from evalpipe.errors import ConfigError, StateError
 from evalpipe.store.local import LocalStore
-from evalpipe.store.objects import create, probe
+from evalpipe.store.objects import CONFLICTS, create, probe
 from evalpipe.store.open import open_store
 from evalpipe.store.remote import RemoteStore
 
@@ -92,3 +93,47 @@ def test_create_loses_to_others_even_when_the_reply_is_lost(tmp_path: Path):
     relay.on_write = lose_reply
 
     assert not create(relay, "a", b"mine")
+
+
+class Conflicting(LocalStore):
+    """Refuses writes over a conflict with nobody, as S3's 409 does, so many times."""
+
+    def __init__(self, root: Path, *, times: int) -> None:
+        super().__init__(root)
+        self.left = times
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if self.left:
+            self.left -= 1
+            return False
+        return super().put_if_absent(key, data)
+
+
+def test_create_tries_again_after_a_conflict_that_left_nothing(tmp_path: Path):
+    """A refusal over an object that is not there is no loss."""
+    store = Conflicting(tmp_path, times=CONFLICTS - 1)
+
+    assert create(store, "a", b"mine")
+
+
+def test_create_gives_up_on_conflicts_without_end(tmp_path: Path):
+    """As on any storage that fails: the caller keeps its data and tries later."""
+    store = Conflicting(tmp_path, times=10**6)
+
+    with pytest.raises(OSError, match="refused 8 times over conflicting writes") as raised:
+        create(store, "a", b"mine")
+    assert raised.value.errno == errno.EBUSY
+
+
+def test_create_does_not_take_a_refused_write_for_a_lost_reply(tmp_path: Path):
+    """Only a missing answer leaves open what happened; a write that failed is told, whatever lies there."""
+    relay = Relay(tmp_path)
+
+    def fail_after(write) -> bool:
+        write()
+        raise OSError(errno.EIO, "the folder could not be synced")
+
+    relay.on_write = fail_after
+
+    with pytest.raises(OSError, match="could not be synced"):
+        create(relay, "a", b"mine")

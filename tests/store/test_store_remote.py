@@ -1,25 +1,25 @@
-"""A bucket as an object store, against a real S3 server process over loopback HTTP."""
+"""A bucket as an object store, against a real S3 server over loopback HTTP, in fair weather and in storms."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import select
-import socket
+import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Thread
-from urllib.parse import urlsplit
 
 import pytest
-from store_rows import SmallRun
+from buckets import Action, Storm, s3_environment, s3_server
+from store_rows import SPEC, SmallRun
 
-from evalpipe.errors import ConfigError
+from evalpipe.errors import ConfigError, Fenced, StateError
 from evalpipe.store.compact import compact
-from evalpipe.store.log import Log
+from evalpipe.store.log import Log, read_entry, read_state
 from evalpipe.store.objects import NotFound, ObjectStore, create, probe
 from evalpipe.store.open import open_store
+from evalpipe.store.orphans import adopt_orphans
+from evalpipe.store.rows import read_all
+from evalpipe.store.spec import read_spec
 from evalpipe.store.verify import verify
 
 pytestmark = pytest.mark.network
@@ -27,26 +27,23 @@ pytestmark = pytest.mark.network
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer  # a second to import: only for those who run these tests
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    connection = http.client.HTTPConnection(host, port)
-    connection.request("PUT", "/bucket", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=x/1/us-east-1/s3/x"})
-    assert connection.getresponse().read() is not None
-    connection.close()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
 def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name, value in s3_environment(endpoint).items():
+        monkeypatch.setenv(name, value)
     return open_store(f"s3://bucket/runs/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def storm(endpoint: str, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storm]:
+    """What stands between us and the server from here on; it lets everything through until told otherwise."""
+    with Storm(endpoint) as storm:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", storm.url)
+        yield storm
 
 
 def test_the_verbs_do_what_they_say(bucket: ObjectStore):
@@ -99,47 +96,167 @@ def test_a_run_in_a_bucket_is_complete_and_sound(bucket: ObjectStore):
     assert (report.ok, report.failed, report.missing, report.problems) == (19, 1, 0, ())
 
 
-class DropsOneReply:
-    """A TCP relay before the server that passes requests on and cuts the connection instead of the first answer."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._target = urlsplit(endpoint)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.cuts = 1
-        self._thread = Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                with client, socket.create_connection((self._target.hostname, self._target.port)) as server:
-                    self._pass_on(client, server)
-
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        while readable := select.select([client, server], [], [], 5.0)[0]:
-            data = readable[0].recv(65536)
-            if not data or (readable[0] is server and self.cuts):
-                self.cuts -= bool(data)
-                return
-            (client if readable[0] is server else server).sendall(data)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
+def plan(*actions: Action) -> Callable[[str], Action]:
+    """Do these one after the other, then let everything through."""
+    left = list(actions)
+    return lambda method: left.pop(0) if left else "pass"
 
 
-def test_a_write_whose_answer_is_cut_off_is_ours(endpoint: str, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch):
-    """The server wrote it and the connection broke: the writer finds its own bytes and goes on."""
-    relay = DropsOneReply(endpoint)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{relay.port}")
-    log = Log(open_store(bucket.url))
+@pytest.mark.parametrize(
+    "actions",
+    [
+        ["cut"],  # done, its answer lost; the client's own second try meets a 412
+        ["cut"] * 5,  # all of the client's tries
+        ["late 500"],
+        ["late 500"] * 5,
+        [409] * 3,  # S3: another conditional write of this key is under way
+        [503, 503, 500, "cut", 409],
+    ],
+)
+def test_a_write_in_bad_weather_is_ours(storm: Storm, bucket: ObjectStore, actions: list[Action]):
+    """Whatever came back, the bytes that lie there are the ones we wrote: create says yes, the log has one claim."""
+    store = open_store(bucket.url)
+    storm.decide = plan(*actions)
 
-    created = create(open_store(bucket.url), "mine", b"nonce")
-    epoch = log.claim("spec")
-    relay.close()
+    created = create(store, "mine", b"nonce")
+    storm.decide = plan(*actions)
+    epoch = Log(store).claim("spec")
 
-    assert (created, relay.cuts, epoch) == (True, 0, 1)
+    assert (created, epoch, read_state(bucket).version) == (True, 1, 1)
     assert bucket.get("mine") == b"nonce"
+
+
+@pytest.mark.parametrize("actions", [[], ["cut"], [409, 503]])
+def test_a_write_that_came_second_is_not_ours(storm: Storm, bucket: ObjectStore, actions: list[Action]):
+    """In any weather."""
+    bucket.put("taken", b"theirs")
+    storm.decide = plan(*actions)
+
+    assert not create(open_store(bucket.url), "taken", b"nonce")
+
+
+def test_storage_that_is_down_is_told_soon(storm: Storm, bucket: ObjectStore):
+    """No answer to anything: an error to try again after, within seconds, that says what could not be written."""
+    storm.decide = lambda method: "refuse"
+
+    with pytest.raises(TimeoutError, match="mine in s3://bucket"):
+        create(open_store(bucket.url), "mine", b"nonce")
+
+
+def test_a_store_without_conditional_writes_is_refused(storm: Storm, bucket: ObjectStore):
+    """It takes the header and does not honour it: two drivers could both own the run."""
+    storm.strips_conditions = True
+
+    with pytest.raises(StateError, match="does not honour conditional writes"):
+        probe(open_store(bucket.url))
+
+
+def test_large_files_are_conditional_too(bucket: ObjectStore):
+    """Above 5 MiB clients like to upload in pieces, which has no condition; ours must not."""
+    data = random.Random(1).randbytes(9 * 2**20)
+
+    written = [bucket.put_if_absent("large", data), bucket.put_if_absent("large", b"other")]
+
+    assert written == [True, False]
+    assert bucket.get("large") == data
+
+
+def patiently(do: Callable[[], object], *, tries: int = 30) -> object:
+    """Call again after storage failed, as worker and driver do."""
+    for _ in range(tries):
+        try:
+            return do()
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def test_a_run_through_a_storm_is_complete_and_exact(storm: Storm, bucket: ObjectStore):
+    """Two drivers one after the other, every third request harmed: all rows once, the log in order, parts made."""
+    rng = random.Random(7)
+    kinds: list[Action] = ["cut", "late 500", 500, 503, 409]
+    run = SmallRun(open_store(bucket.url))
+    storm.decide = lambda method: rng.choice(kinds) if rng.random() < 0.35 else "pass"
+
+    for start in (0, 5):
+        info = patiently(lambda start=start: write_again(run, start))
+        patiently(lambda info=info: run.log.commit([info]))
+    patiently(lambda: write_again(run, 10))  # never committed: an orphan
+    successor = Log(run.store)
+    patiently(lambda: successor.claim(SPEC.sha256))
+    patiently(lambda: adopt_orphans(run.store, successor))
+    run.log = successor
+    info = patiently(lambda: write_again(run, 15))
+    patiently(lambda: successor.commit([info]))
+    patiently(lambda: compact(run.store, successor))
+    storm.decide = lambda method: "pass"
+
+    report = verify(bucket)
+    assert (report.ok, report.missing, report.problems, report.orphans) == (20, 0, (), ())
+    assert read_all(bucket, read_state(bucket))["item_index"].to_pylist() == list(range(20))
+    assert storm.harmed > 15
+
+
+def write_again(run: SmallRun, start: int) -> object:
+    """Write five rows under the number of their start, the same file at every try."""
+    run._seq = iter([start])
+    return run.write(range(start, start + 5))
+
+
+def test_of_two_drivers_that_start_together_one_works(bucket: ObjectStore):
+    """Eight times: one claim wins the epoch, the other driver is told to stop and has written nothing after it."""
+    SmallRun(bucket)
+    barrier = Barrier(2)
+
+    def start(after: int) -> Log | None:
+        log = Log(open_store(bucket.url))
+        barrier.wait()
+        try:
+            log.claim(SPEC.sha256, after=after)
+        except Fenced:
+            return None
+        return log
+
+    for epoch in range(1, 9):
+        with ThreadPoolExecutor(2) as pool:
+            logs = [log for log in pool.map(start, [epoch, epoch]) if log is not None]
+        state = read_state(bucket)
+        assert [(log.epoch, log.writer) for log in logs] == [(epoch + 1, state.writer)]
+        assert (state.epoch, state.version) == (epoch + 1, epoch + 1)
+
+
+def test_a_takeover_stops_the_driver_that_was_there(bucket: ObjectStore):
+    """It commits as fast as it can meanwhile: it stops with its next commit, and what it had committed stays."""
+    run = SmallRun(bucket)
+    spec = read_spec(bucket)
+    infos = [run.write([item]) for item in range(20)]
+    committed: list[int] = []
+    goes = Barrier(2)
+    fenced: list[Fenced] = []
+
+    def work() -> None:
+        for number, info in enumerate(infos):
+            if number == 2:
+                goes.wait()
+            try:
+                committed.append(run.log.commit([info]))
+            except Fenced as error:
+                fenced.append(error)
+                return
+
+    first = Thread(target=work)
+    first.start()
+    goes.wait()
+    second = Log(open_store(bucket.url))
+    second.claim(spec.sha256)
+    first.join()
+
+    state = second.replay()
+    writers = {entry.epoch: set() for v in range(1, state.version + 1) if (entry := read_entry(bucket, v))}
+    for version in range(1, state.version + 1):
+        entry = read_entry(bucket, version)
+        assert entry is not None
+        writers[entry.epoch].add(entry.writer)
+    assert len(fenced) == 1
+    assert state.counts.ok == len(committed)
+    assert writers == {1: {run.log.writer}, 2: {second.writer}}

@@ -1,0 +1,65 @@
+"""The controller of a run without Ray: it stamps the time, calls the core and returns. It holds no policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from evalpipe.config import ControlConfig
+from evalpipe.control.build import build_law
+from evalpipe.control.core import ControlCore, Tick, TimedChange
+from evalpipe.control.law import LawState
+from evalpipe.control.lease import Lease, Report
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecords:
+    """What the controller recorded since the last reading, and where it stands now. state: all that the law knows."""
+
+    limit: float
+    in_flight: int
+    ticks: Sequence[Tick]
+    changes: Sequence[TimedChange]
+    state: LawState
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """What a controller finds when it begins. epoch: its first, above all that permits were stamped with before it.
+
+    state: of the law as last read from the controller before it, None for the first. workers: they may hold leases.
+    """
+
+    epoch: int = 0
+    state: LawState | None = None
+    workers: frozenset[str] = frozenset()
+
+
+class Controller:
+    """The one limit of a run. Every method answers at once."""
+
+    def __init__(
+        self, config: ControlConfig, before: Predecessor, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._core, self._now = build_core(config, before), now
+
+    def exchange(self, report: Report) -> Lease:
+        return self._core.exchange(report, now=self._now())
+
+    def release(self, worker: str) -> None:
+        self._core.release(worker)
+
+    def read(self) -> ControlRecords:
+        ticks, changes = self._core.drain_records()
+        return ControlRecords(self._core.limit, self._core.book.in_flight, ticks, changes, self._core.law.state)
+
+
+def build_core(config: ControlConfig, before: Predecessor) -> ControlCore:
+    """Build control for a run. Raises ConfigError for a law or option that does not exist."""
+    bounded = partial(build_law, start=config.start, min_limit=config.min_limit, max_limit=config.max_limit)
+    law = bounded(config.law, state=before.state, **config.options)
+    law.state.epoch = max(law.state.epoch, before.epoch)
+    shadows = {name: bounded(name) for name in config.shadows}
+    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows, unheard=before.workers)

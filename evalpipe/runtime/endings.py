@@ -1,0 +1,89 @@
+"""How a run ends: exit codes, and the watch that gives up on an endpoint which answers nothing. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evalpipe.config import EndpointConfig
+from evalpipe.endpoint.failures import KEY_KINDS, TABLE
+from evalpipe.errors import Failure, Paused
+from evalpipe.runtime.messages import PollReply
+
+#: exit codes (DESIGN section 9)
+COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 75, 77, 78
+_OURS = frozenset({"storage", "internal"})  # not the endpoint's fault: the same command may go on later
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended. why: one line for a person, "" when everything was done."""
+
+    exit_code: int = COMPLETE
+    why: str = ""
+
+
+def ending_of(failure: Failure) -> Ending:
+    """Return the exit code and the line for a failure that ends the run."""
+    if failure.kind == "config":
+        return Ending(2, failure.message)
+    row = TABLE.get(failure.kind)
+    line = f"{row.line}: {failure.message}" if row and failure.message != row.line else failure.message
+    if failure.kind in _OURS or (row is not None and issubclass(row.error, Paused)):
+        return Ending(RESUMABLE, line)
+    return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)
+
+
+class EndpointWatch:
+    """Says when to give up: soon before the first answer of the run, late after it (endpoint.max_outage_s).
+
+    now: seconds, monotonic. A stopped clock (the driver was suspended) is the caller's matter: `forgive` the time.
+    """
+
+    def __init__(self, config: EndpointConfig, *, now: float) -> None:
+        self._config = config
+        self.sent_at: float | None = None  # when the first request was seen out
+        self.has_success = False
+        self._success_at = self._alive_at = self._failed_at = now
+        self._seen: dict[str, tuple[int, int]] = {}  # worker process -> answers, signs of life
+        self._last_failure: Failure | None = None
+
+    def on_reply(self, process: str, reply: PollReply, *, now: float) -> None:
+        if self.sent_at is None and reply.in_flight + reply.counters.finished > 0:
+            self.sent_at = self._success_at = self._alive_at = now
+        answered, signs = self._seen.get(process, (0, 0))
+        if reply.counters.answered > answered:
+            self._success_at, self.has_success = now, True
+        if reply.signs_of_life > signs:
+            self._alive_at = now
+        self._seen[process] = reply.counters.answered, reply.signs_of_life
+        if reply.last_failure is not None and reply.last_failure != self._last_failure:
+            self._last_failure, self._failed_at = reply.last_failure, now
+
+    def verdict(self, *, now: float) -> Ending | None:
+        """Return the ending when patience is over, None to go on."""
+        if self.sent_at is None:
+            return None
+        if not self.has_success and self._is_silent(now):
+            return Ending(NO_ENDPOINT, f"no answer within {self._config.first_success_s:g} s: {self._last_words()}")
+        if now - self._success_at > self._config.max_outage_s:
+            return Ending(RESUMABLE, f"no answer for {now - self._success_at:.0f} s: {self._last_words()}")
+        return None
+
+    def forgive(self, seconds: float) -> None:
+        """Leave out time in which nobody looked."""
+        self._success_at, self._alive_at = self._success_at + seconds, self._alive_at + seconds
+        self._failed_at += seconds
+
+    def _is_silent(self, now: float) -> bool:
+        """Say whether nothing came for so long. Without streams a slow answer is silent: then failures must come."""
+        patience_s = self._config.first_success_s
+        if now - self._alive_at <= patience_s:
+            return False
+        return self._config.stream == "all" or now - self._failed_at <= patience_s
+
+    def _last_words(self) -> str:
+        failure = self._last_failure
+        if failure is None:
+            return "the server takes requests and says nothing"
+        line = TABLE[failure.kind].line if failure.kind in TABLE else failure.kind
+        return line if failure.message in ("", line) else f"{line} ({failure.message})"
