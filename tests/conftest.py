@@ -6,12 +6,16 @@ import ipaddress
 import logging
 import os
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import KEY, KEY_ENV
+from support import KEY, KEY_ENV, QUICK, Said
+
+from evalpipe import Run
 
 _HEAVY = {"ray", "network", "chaos", "cluster", "engines"}
 
@@ -58,6 +62,47 @@ def ray_head() -> Iterator[str]:
 @pytest.fixture
 def repository() -> Path:
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run_it(ray_head: str, tmp_path: Path, repository: Path) -> Callable[..., Run]:
+    """Return a function that runs logic-5k against the simulated server; arguments are dotted settings."""
+    from evalpipe.api import run as run_config
+    from evalpipe.config import load_config
+
+    def run(limit: int = 100, show: Callable[[Any], None] = lambda progress: None, **settings: Any) -> Run:
+        flags: dict[str, Any] = {
+            "dataset.path": str(repository / "datasets/logic-5k.parquet"),
+            "dataset.limit": limit,
+            "endpoint.base_url": "sim://vllm",
+            "sim.options": QUICK,
+            "run.output": str(tmp_path / "runs"),
+            "run.name": "run",
+            "run.workers": 1,
+            "run.flush_s": 0.5,
+        }
+        flags |= {name.replace("__", "."): value for name, value in settings.items()}
+        return run_config(load_config(flags=flags, environ={}), show=show)
+
+    return run
+
+
+@pytest.fixture
+def cli(ray_head: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Return a function that runs the command line in this process, beside the shared Ray."""
+    from evalpipe.cli.main import main
+
+    def call(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["evalpipe", *arguments])
+        capsys.readouterr()
+        began = time.monotonic()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        seconds, said = time.monotonic() - began, capsys.readouterr()
+        code = stopped.value.code
+        return Said(code if isinstance(code, int) else 0, said.out, said.err, seconds)
+
+    return call
 
 
 def _checked(original: Callable[..., Any], check: Callable[[Any], None]) -> Callable[..., Any]:

@@ -134,6 +134,9 @@ class LeaseBook:
             assert account is not None and account.lease is not None
             return account.lease
         if account is None or report.incarnation > account.incarnation:
+            if account is not None:  # nobody said that the process before it is dead
+                until = account.heard_at + self.ttl_s + self.linger_s
+                self._silent[report.worker, account.incarnation] = _Left(account.charged, until)
             account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
         self._silent.pop((report.worker, report.incarnation), None)  # it tells itself what it has out
         self._take_in(account, report, now)

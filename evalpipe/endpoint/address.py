@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from evalpipe.config import EndpointConfig
 from evalpipe.errors import ConfigError
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 BASE_URL_ENV = "OPENAI_BASE_URL"
 PROXY_ENV = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".svc")
+#: Where clouds hand out a machine's credentials, besides the link-local range: Google by name, AWS, Alibaba.
+_METADATA = frozenset({"metadata", "metadata.google.internal", "fd00:ec2::254", "100.100.100.200"})
 _CALLED_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models")
 
 QUEUE_ALLOWANCE_S = 120.0  # waiting and prefill of a loaded server that is still of use
@@ -59,12 +64,37 @@ def _split(url: str) -> SplitResult:
 
 def is_private(url: str) -> bool:
     """Tell whether a host is loopback or on a private network, by address or by a name that no public DNS resolves."""
-    host = (urlsplit(url).hostname or "").rstrip(".")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    host = _host_of(url)
+    address = _address_of(host)
+    if _is_metadata(host, address):
+        return False
+    if address is None:
         return "." not in host or host.endswith(_PRIVATE_SUFFIXES) or ".svc." in host
-    return not address.is_global and not address.is_link_local and not address.is_multicast
+    return not address.is_global and not address.is_multicast
+
+
+def _host_of(url: str) -> str:
+    return (urlsplit(url).hostname or "").rstrip(".")
+
+
+def _address_of(host: str) -> _Address | None:
+    """Return the address that a host means, None for a name.
+
+    Also where it is written as resolvers take it (2852039166, 0xa9fea9fe, 169.254.43518) or inside an IPv6 address.
+    """
+    try:
+        address: _Address = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _is_metadata(host: str, address: _Address | None) -> bool:
+    return str(address or host) in _METADATA or (address is not None and address.is_link_local)
 
 
 def resolve_base_url(config: EndpointConfig, environ: Mapping[str, str]) -> str:
@@ -83,18 +113,17 @@ def resolve_base_url(config: EndpointConfig, environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unsafe(url: str) -> None:
+    host = _host_of(url)
+    if _is_metadata(host, _address_of(host)):
+        raise ConfigError(
+            f"{url} is where clouds hand out a machine's credentials (a link-local or metadata address);"
+            " set endpoint.allow_insecure: true if that is meant"
+        )
     if url.startswith("http://"):
         raise ConfigError(
             f"plain http to a public host would show key and prompts to the network, got {url};"
             " use https, or set endpoint.allow_insecure: true"
         )
-    host = urlsplit(url).hostname or ""
-    try:
-        is_link_local = ipaddress.ip_address(host).is_link_local
-    except ValueError:
-        return
-    if is_link_local:
-        raise ConfigError(f"{url} is a link-local address; set endpoint.allow_insecure: true if that is meant")
 
 
 def ignored_proxy(config: EndpointConfig, environ: Mapping[str, str]) -> str:

@@ -170,9 +170,9 @@ def classify_status(
     return make(
         kind,
         f"{shown} (HTTP {status})" if f"{status}" not in shown else shown,
-        code=code or str(status),
+        code=redact(code, hide=hide) or str(status),
         retry_after_s=retry_after_s(fields, now=now),
-        request_id=fields.get("x-request-id", ""),
+        request_id=redact(fields.get("x-request-id", ""), hide=hide),
     )
 
 

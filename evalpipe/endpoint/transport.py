@@ -19,7 +19,7 @@ from openai import DefaultAioHttpClient
 
 from evalpipe.config import EndpointConfig
 from evalpipe.endpoint.answer import Answer
-from evalpipe.endpoint.failures import classify_body, make
+from evalpipe.endpoint.failures import classify_body, make, redact
 from evalpipe.errors import EndpointError
 from evalpipe.records import Completion
 
@@ -103,7 +103,7 @@ async def _on_request(request: httpx2.Request) -> None:
 async def _on_response(response: httpx2.Response) -> None:
     """Turn everything but a readable 2xx into an error of ours, before the SDK reads its body."""
     attempt = current.get()
-    attempt.request_id = response.headers.get("x-request-id", "")[:200]
+    attempt.request_id = redact(response.headers.get("x-request-id", "")[:200], hide=attempt.hide)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if response.status_code >= 300:
         body = await _read_error(response) if encoding in ENCODINGS else b""

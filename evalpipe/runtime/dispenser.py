@@ -63,6 +63,8 @@ class Dispenser:
         """Hand out about `want` items. Near the end shards get smaller, so that no worker sits on the last ones."""
         if not self._is_open:
             want = min(want, CANARIES - self._handed_out)
+        if self._suspects.are_any_alone and any(map(self._suspects.is_alone, self._held(worker))):
+            return []
         shards = []
         while want > 0:
             size = min(self._shard_size, want, max(self._left // (2 * workers), 1))
@@ -80,10 +82,13 @@ class Dispenser:
             self._holder.pop(key, None)
         self._suspects.clear(keys)
 
-    def on_death(self, worker: str) -> list[Key]:
-        """Take back all that a dead worker had, but for an item that kills its workers: that one is returned."""
+    def take_back(self, worker: str, *, is_suspect: bool) -> list[Key]:
+        """Take back all that a lost worker had, but for an item that kills its workers: that one is returned.
+
+        is_suspect: the process died or hung, and what it had may be the reason.
+        """
         held = self._held(worker)
-        guilty = self._suspects.on_death(held)
+        guilty = self._suspects.on_death(held) if is_suspect else []
         self.release((key for key in held if key not in guilty), worker=worker)
         return guilty
 
@@ -92,7 +97,7 @@ class Dispenser:
         returned = [key for key in keys if self._holder.get(key) == worker]
         for key in returned:
             del self._holder[key]
-            (self._apart if self._suspects.is_apart(key) else self._returned).append(key)
+            self._put_back(key)
         self._left += len(returned)
         if not self._is_open:
             self._handed_out -= len(returned)
@@ -117,10 +122,21 @@ class Dispenser:
                 if not self._is_done(key):
                     self._holder[key] = worker
                     yield key
+                    if self._suspects.is_alone(key):
+                        return
 
     def _apart_for(self, worker: str) -> Iterator[Key]:
         while self._apart and self._suspects.can_join(self._apart[0], self._held(worker)):
             yield self._apart.popleft()
+
+    def _put_back(self, key: Key) -> None:
+        """Those that must go alone wait behind the others that are apart, which need no empty worker."""
+        if self._suspects.is_alone(key):
+            self._apart.append(key)
+        elif self._suspects.is_apart(key):
+            self._apart.appendleft(key)
+        else:
+            self._returned.append(key)
 
 
 def _drain(queue: deque[Key]) -> Iterator[Key]:

@@ -242,24 +242,25 @@ class Driver:
         if reply.fatal is not None:
             self._end(ending_of(reply.fatal))
         elif desk.is_lost and desk.is_idle and not self._is_draining:
-            self._replace(desk, "its lease ran out", is_sure=True)
+            self._replace(desk, Died(desk.name, "its lease ran out"), is_suspect=False)
 
     def _on_death(self, desk: _Desk, event: Died) -> None:
         """Take in what it had written, give its items to others but for one that kills its workers, start it anew."""
         self._deaths += 1
         if self._deaths >= MAX_DEATHS:
             self._end(Ending(RESUMABLE, f"{self._deaths} worker processes died in a row, the last: {event.reason}"))
-        self._replace(desk, event.reason, is_sure=event.is_sure)
+        self._replace(desk, event, is_suspect=True)
 
-    def _replace(self, desk: _Desk, reason: str, *, is_sure: bool) -> None:
-        log.warning("worker=%s gone reason=%s", desk.process, reason)
-        self._fleet.bury(desk.name, is_sure=is_sure)
+    def _replace(self, desk: _Desk, event: Died, *, is_suspect: bool) -> None:
+        """is_suspect: what it had may have killed it."""
+        log.warning("worker=%s gone reason=%s", desk.process, event.reason)
+        self._fleet.bury(desk.name, is_sure=event.is_sure)
         self._board.on_death(desk.name)
         self._buried_cpu_s, desk.cpu_s = self._buried_cpu_s + desk.cpu_s, 0.0
         self._dispenser.settle(self._committer.commit(now=self._clock.now(), force=True))
         self._dispenser.settle(self._committer.adopt())
-        guilty = self._dispenser.on_death(desk.name)
-        self._aside.put([self._dispenser.item(key) for key in guilty], reason=reason)
+        guilty = self._dispenser.take_back(desk.name, is_suspect=is_suspect)
+        self._aside.put([self._dispenser.item(key) for key in guilty], reason=event.reason)
         if self._is_draining:
             desk.is_idle = True
         else:

@@ -33,6 +33,9 @@ def ending_of(failure: Failure) -> Ending:
     return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)
 
 
+UNHEARD_S = 5.0  # without a word of any worker: they are away, which says nothing about the server
+
+
 class EndpointWatch:
     """Says when to give up: soon before the first answer of the run, late after it (endpoint.max_outage_s).
 
@@ -43,11 +46,15 @@ class EndpointWatch:
         self._config = config
         self.sent_at: float | None = None  # when the first request was seen out
         self.has_success = False
+        self._heard_at = now
         self._success_at = self._alive_at = self._failed_at = now
         self._seen: dict[str, tuple[int, int]] = {}  # worker process -> answers, signs of life
         self._last_failure: Failure | None = None
 
     def on_reply(self, process: str, reply: PollReply, *, now: float) -> None:
+        if now - self._heard_at > UNHEARD_S:
+            self.forgive(now - self._heard_at)
+        self._heard_at = now
         if self.sent_at is None and reply.in_flight + reply.counters.finished > 0:
             self.sent_at = self._success_at = self._alive_at = now
         answered, signs = self._seen.get(process, (0, 0))
@@ -61,7 +68,7 @@ class EndpointWatch:
 
     def verdict(self, *, now: float) -> Ending | None:
         """Return the ending when patience is over, None to go on."""
-        if self.sent_at is None:
+        if self.sent_at is None or now - self._heard_at > UNHEARD_S:
             return None
         if not self.has_success and self._is_silent(now):
             return Ending(NO_ENDPOINT, f"no answer within {self._config.first_success_s:g} s: {self._last_words()}")

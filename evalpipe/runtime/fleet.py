@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 START_WITHIN_S = 900.0  # until a worker answers for the first time: cores may have to be waited for
 ANSWER_WITHIN_S = 60.0  # a poll never waits for a request; a worker silent for so long is stuck or cut off
+ASK_AGAIN_S = 1.0  # after a broken connection
 MAX_LOST_CONTROLLERS = 5  # without one answer in between
 # Epochs stamped on permits rise over the whole run, so that a server's ledger can tell old permits from new: each
 # driver has a range of its own, and a new controller leaves room for cuts that nobody read of the one before it.
@@ -85,12 +86,17 @@ def cores() -> int:
     return max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Asked:
-    """A call that is out. worker: None where the controller was called."""
+    """A call that is out. worker: None where the controller was called. since: of the first time it was asked.
+
+    broke_at: when the connection to the worker broke first, None while it did not.
+    """
 
     worker: str | None
     since: float
+    poll: Poll | None = None
+    broke_at: float | None = None
 
 
 class RayFleet:
@@ -105,6 +111,7 @@ class RayFleet:
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
         self._asked: dict[Any, _Asked] = {}
+        self._broken: list[tuple[float, _Asked]] = []  # to be asked again at an instant
         self._is_up: set[str] = set()
         self._lost_controllers = 0  # since one was last heard
         self._before = Predecessor(epoch=(writer_epoch - 1) * EPOCHS_PER_DRIVER)
@@ -119,10 +126,11 @@ class RayFleet:
         self._workers[spec.name] = WORKER.options(num_cpus=self._share).remote(spec, self._controller)
 
     def can_poll(self, worker: str) -> bool:
-        return worker in self._workers and all(asked.worker != worker for asked in self._asked.values())
+        out = [*self._asked.values(), *(asked for _, asked in self._broken)]
+        return worker in self._workers and all(asked.worker != worker for asked in out)
 
     def poll(self, worker: str, poll: Poll) -> None:
-        self._asked[self._workers[worker].poll.remote(poll)] = _Asked(worker, self._clock.now())
+        self._ask(_Asked(worker, self._clock.now(), poll))
 
     def ask_control(self) -> None:
         if all(asked.worker is not None for asked in self._asked.values()):
@@ -130,6 +138,7 @@ class RayFleet:
 
     def collect(self, *, timeout_s: float) -> Sequence[Event]:
         """See Fleet. Raises Resumable when one controller after the other dies."""
+        self._ask_again()
         if not self._asked:
             self._clock.sleep(timeout_s)
             return []
@@ -142,6 +151,7 @@ class RayFleet:
     def bury(self, worker: str, *, is_sure: bool) -> None:
         handle = self._workers.pop(worker, None)
         self._asked = {ref: asked for ref, asked in self._asked.items() if asked.worker != worker}
+        self._broken = [(at, asked) for at, asked in self._broken if asked.worker != worker]
         if handle is not None:
             ray.kill(handle)
         if is_sure:
@@ -158,14 +168,37 @@ class RayFleet:
         try:
             answer = ray.get(ref)
         except RayError as error:
-            # "unavailable" only means that the connection broke: it may live behind a cut link, and send until its TTL
-            return self._on_loss(asked.worker, _one_line(error), is_sure=not isinstance(error, ActorUnavailableError))
+            return self._on_error(asked, error)
         if asked.worker is None:
             self._lost_controllers = 0
             self._before = Predecessor(self._before.epoch, answer.state)
             return Recorded(answer)
         self._is_up.add(asked.worker)
         return Replied(asked.worker, answer)
+
+    def _ask(self, asked: _Asked) -> None:
+        assert asked.worker is not None
+        self._asked[self._workers[asked.worker].poll.remote(asked.poll)] = asked
+
+    def _ask_again(self) -> None:
+        now = self._clock.now()
+        due = [asked for at, asked in self._broken if at <= now]
+        self._broken = [(at, asked) for at, asked in self._broken if at > now]
+        for asked in due:
+            self._ask(asked)
+
+    def _on_error(self, asked: _Asked, error: RayError) -> Event | None:
+        """Unavailable means that the connection broke: the worker may live behind a cut link, and send until its TTL.
+
+        It is asked the same again for so long; shards are known by their id.
+        """
+        now = self._clock.now()
+        is_broken = isinstance(error, ActorUnavailableError) and asked.worker is not None
+        broke_at = now if asked.broke_at is None else asked.broke_at
+        if is_broken and now - broke_at <= self._control.ttl_s:
+            self._broken.append((now + ASK_AGAIN_S, replace(asked, broke_at=broke_at)))
+            return None
+        return self._on_loss(asked.worker, _one_line(error), is_sure=not is_broken)
 
     def _silent(self) -> list[Event | None]:
         now = self._clock.now()

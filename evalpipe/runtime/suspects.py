@@ -1,7 +1,8 @@
 """Which item kills its workers? What a worker held when it died is suspect; what keeps dying is tried apart. Pure.
 
 A death says nothing about one item among a hundred. Items that two deaths have in common go out in small groups, those
-of three deaths one by one; who is then alone with a death is set aside. A process killed from outside convicts nobody.
+of three deaths alone, to a worker that has nothing else; who is then alone with a death is set aside. Processes killed
+from outside convict nobody, unless the same item is met by all of four.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Collection, Iterable
 from evalpipe.records import Key
 
 APART_AFTER = 2  # deaths: from then on an item goes out in a small group
-#: deaths of an item -> how many such items one worker may hold
-GROUPS = {2: 8}
-ALONE = 1  # of three and more deaths
+GROUP = 8
+ALONE_AFTER = 3
 
 
 class Suspects:
@@ -22,21 +22,30 @@ class Suspects:
     def __init__(self) -> None:
         self._deaths: dict[Key, int] = {}
 
+    @property
+    def are_any_alone(self) -> bool:
+        return any(map(self.is_alone, self._deaths))
+
     def is_apart(self, key: Key) -> bool:
-        """Say whether the item may only go out in a small group."""
+        """Say whether the item may only go out in a small group, or alone."""
         return self._deaths.get(key, 0) >= APART_AFTER
 
-    def can_join(self, key: Key, held: Iterable[Key]) -> bool:
-        """Say whether a worker that holds `held` may be given the item too."""
-        group = [key, *(other for other in held if self.is_apart(other))]
-        return len(group) <= min(GROUPS.get(self._deaths.get(member, 0), ALONE) for member in group)
+    def is_alone(self, key: Key) -> bool:
+        """Say whether the item goes to a worker that has nothing else, and gets nothing else."""
+        return self._deaths.get(key, 0) >= ALONE_AFTER
+
+    def can_join(self, key: Key, held: Collection[Key]) -> bool:
+        """Say whether a worker that holds `held` may be given the item, which is apart, too."""
+        if self.is_alone(key):
+            return not held
+        return sum(map(self.is_apart, held)) < GROUP
 
     def on_death(self, held: Collection[Key]) -> list[Key]:
         """Count a worker's death for what it held; return the item that is found guilty, if one is."""
-        apart = [key for key in held if self.is_apart(key)]
+        guilty = [key for key in held if len(held) == 1 and self.is_apart(key)]
         for key in held:
             self._deaths[key] = self._deaths.get(key, 0) + 1
-        return apart if len(apart) == 1 else []
+        return guilty
 
     def clear(self, keys: Iterable[Key]) -> None:
         """Forget items that have a result."""

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 # A driver that waits longer than this for one write is better off stopped: its workers hold finished rows in memory.
 _REQUEST_TIMEOUT = timedelta(seconds=30)
-_RETRY: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+# Seven tries in some six seconds: a bucket that slows us down is let go in that time, and above us it is tried again.
+_RETRY: RetryConfig = {"max_retries": 6, "retry_timeout": timedelta(seconds=30)}
 
 
 class RemoteStore:
     """Objects below a prefix of a bucket. put_if_absent is a conditional PUT (If-None-Match: *)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, retry: RetryConfig = _RETRY) -> None:
         self.url = url.rstrip("/")
         try:
-            self._store = from_url(self.url, client_options=_client_options(self.url), retry_config=_RETRY)
+            self._store = from_url(self.url, client_options=_client_options(self.url), retry_config=retry)
         except (BaseError, ValueError) as error:
             raise ConfigError(f"cannot open {url}: {_first_line(error)}") from error
 

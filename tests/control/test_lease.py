@@ -120,15 +120,27 @@ def test_a_repeated_exchange_changes_nothing():
 
 
 def test_a_replaced_process_is_refused():
-    """A zombie of an older incarnation gets no lease; its successor starts with a clean account."""
+    """A zombie of an older incarnation gets no lease; what it may still have out stays charged until its TTL."""
     book = LeaseBook(8)
     book.exchange(Report("w0", 1, 7, held=8, want=0, observation=Observation(8)), now=0.0)
 
     lease = book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
+    later = book.exchange(Report("w0", 2, 2, held=0, want=8), now=15.1)
 
-    assert lease.permits == 8
+    assert (lease.permits, later.permits) == (0, 8)
     with pytest.raises(StateError, match="incarnation 1"):
         book.exchange(Report("w0", 1, 8, held=8, want=0), now=0.2)
+
+
+def test_a_sure_death_frees_at_once():
+    """The driver knows that the process is dead: its successor starts with a clean account."""
+    book = LeaseBook(8)
+    book.exchange(Report("w0", 1, 7, held=8, want=0, observation=Observation(8)), now=0.0)
+    book.release("w0")
+
+    lease = book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
+
+    assert lease.permits == 8
 
 
 def test_permits_of_a_silent_worker_come_back_after_the_ttl():

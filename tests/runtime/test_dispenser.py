@@ -52,7 +52,7 @@ def test_a_dead_workers_items_go_first_to_the_next():
     had = keys_of(made.take("w0", 10))
     made.settle(had[:3])
 
-    guilty = made.on_death("w0")
+    guilty = made.take_back("w0", is_suspect=True)
 
     assert guilty == []
     assert keys_of(made.take("w1", 7)) == had[3:]
@@ -77,7 +77,7 @@ def test_an_item_that_kills_every_worker_is_found():
         held = keys_of(made.take("w0", 32))
         if Key(13) in held:
             deaths += 1
-            guilty = made.on_death("w0")
+            guilty = made.take_back("w0", is_suspect=True)
         else:
             made.settle(held)
 
@@ -91,11 +91,21 @@ def test_workers_killed_from_outside_convict_nobody():
     made.take("w0", 32)
     guilty = []
     for _ in range(4):
-        guilty += made.on_death("w0")
+        guilty += made.take_back("w0", is_suspect=True)
         made.take("w0", 32)
 
     assert guilty == []
     assert made.left + made.out == 32
+
+
+def test_a_lost_lease_is_no_death():
+    """A worker that was cut off again and again is no reason to suspect what it had, be it a single item."""
+    made = dispenser(1)
+    for _ in range(6):
+        made.take("w0", 1)
+        guilty = made.take_back("w0", is_suspect=False)
+
+    assert (guilty, made.left) == ([], 1)
 
 
 def test_shards_shrink_towards_the_end():
@@ -127,7 +137,7 @@ def test_nothing_is_lost_or_out_twice(steps):
             for key in finished:
                 del out[key]
         else:
-            for key in made.on_death(worker):
+            for key in made.take_back(worker, is_suspect=True):
                 done.add(key)
                 made.settle([key])
             out = {key: holder for key, holder in out.items() if holder != worker}

@@ -6,20 +6,25 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Thread
+from dataclasses import replace
+from datetime import timedelta
+from threading import Barrier, Event
+from typing import Any
 
 import pytest
 from buckets import Action, Storm, s3_environment, s3_server
 from store_rows import SPEC, SmallRun
 
 from evalpipe.errors import ConfigError, Fenced, StateError
+from evalpipe.records import Key
 from evalpipe.store.compact import compact
+from evalpipe.store.keys import KeySet
 from evalpipe.store.log import Log, read_entry, read_state
 from evalpipe.store.objects import NotFound, ObjectStore, create, probe
 from evalpipe.store.open import open_store
 from evalpipe.store.orphans import adopt_orphans
+from evalpipe.store.remote import RemoteStore
 from evalpipe.store.rows import read_all
-from evalpipe.store.spec import read_spec
 from evalpipe.store.verify import verify
 
 pytestmark = pytest.mark.network
@@ -96,26 +101,34 @@ def test_a_run_in_a_bucket_is_complete_and_sound(bucket: ObjectStore):
     assert (report.ok, report.failed, report.missing, report.problems) == (19, 1, 0, ())
 
 
+TRIES = 3
+QUICK: Any = {
+    "max_retries": TRIES - 1,
+    "retry_timeout": timedelta(seconds=5),
+    "backoff": {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=5), "base": 2},
+}
+
+
 def plan(*actions: Action) -> Callable[[str], Action]:
-    """Do these one after the other, then let everything through."""
+    """Do these to one write after the other, then let everything through."""
     left = list(actions)
-    return lambda method: left.pop(0) if left else "pass"
+    return lambda method: left.pop(0) if left and method == "PUT" else "pass"
 
 
 @pytest.mark.parametrize(
     "actions",
     [
         ["cut"],  # done, its answer lost; the client's own second try meets a 412
-        ["cut"] * 5,  # all of the client's tries
+        ["cut"] * TRIES,
         ["late 500"],
-        ["late 500"] * 5,
+        ["late 500"] * TRIES,
         [409] * 3,  # S3: another conditional write of this key is under way
-        [503, 503, 500, "cut", 409],
+        [503, "cut", 409],
     ],
 )
 def test_a_write_in_bad_weather_is_ours(storm: Storm, bucket: ObjectStore, actions: list[Action]):
     """Whatever came back, the bytes that lie there are the ones we wrote: create says yes, the log has one claim."""
-    store = open_store(bucket.url)
+    store = RemoteStore(bucket.url, retry=QUICK)
     storm.decide = plan(*actions)
 
     created = create(store, "mine", b"nonce")
@@ -132,7 +145,7 @@ def test_a_write_that_came_second_is_not_ours(storm: Storm, bucket: ObjectStore,
     bucket.put("taken", b"theirs")
     storm.decide = plan(*actions)
 
-    assert not create(open_store(bucket.url), "taken", b"nonce")
+    assert not create(RemoteStore(bucket.url, retry=QUICK), "taken", b"nonce")
 
 
 def test_storage_that_is_down_is_told_soon(storm: Storm, bucket: ObjectStore):
@@ -140,7 +153,7 @@ def test_storage_that_is_down_is_told_soon(storm: Storm, bucket: ObjectStore):
     storm.decide = lambda method: "refuse"
 
     with pytest.raises(TimeoutError, match="mine in s3://bucket"):
-        create(open_store(bucket.url), "mine", b"nonce")
+        create(RemoteStore(bucket.url, retry=QUICK), "mine", b"nonce")
 
 
 def test_a_store_without_conditional_writes_is_refused(storm: Storm, bucket: ObjectStore):
@@ -148,7 +161,7 @@ def test_a_store_without_conditional_writes_is_refused(storm: Storm, bucket: Obj
     storm.strips_conditions = True
 
     with pytest.raises(StateError, match="does not honour conditional writes"):
-        probe(open_store(bucket.url))
+        probe(RemoteStore(bucket.url, retry=QUICK))
 
 
 def test_large_files_are_conditional_too(bucket: ObjectStore):
@@ -175,8 +188,8 @@ def test_a_run_through_a_storm_is_complete_and_exact(storm: Storm, bucket: Objec
     """Two drivers one after the other, every third request harmed: all rows once, the log in order, parts made."""
     rng = random.Random(7)
     kinds: list[Action] = ["cut", "late 500", 500, 503, 409]
-    run = SmallRun(open_store(bucket.url))
-    storm.decide = lambda method: rng.choice(kinds) if rng.random() < 0.35 else "pass"
+    run = SmallRun(RemoteStore(bucket.url, retry=QUICK))
+    storm.decide = lambda method: rng.choice(kinds[: 5 if method == "PUT" else 4]) if rng.random() < 0.35 else "pass"
 
     for start in (0, 5):
         info = patiently(lambda start=start: write_again(run, start))
@@ -209,7 +222,7 @@ def test_of_two_drivers_that_start_together_one_works(bucket: ObjectStore):
     barrier = Barrier(2)
 
     def start(after: int) -> Log | None:
-        log = Log(open_store(bucket.url))
+        log = Log(RemoteStore(bucket.url, retry=QUICK))
         barrier.wait()
         try:
             log.claim(SPEC.sha256, after=after)
@@ -228,35 +241,26 @@ def test_of_two_drivers_that_start_together_one_works(bucket: ObjectStore):
 def test_a_takeover_stops_the_driver_that_was_there(bucket: ObjectStore):
     """It commits as fast as it can meanwhile: it stops with its next commit, and what it had committed stays."""
     run = SmallRun(bucket)
-    spec = read_spec(bucket)
-    infos = [run.write([item]) for item in range(20)]
-    committed: list[int] = []
-    goes = Barrier(2)
-    fenced: list[Fenced] = []
+    info = run.write([0])
+    has_begun = Event()
 
-    def work() -> None:
-        for number, info in enumerate(infos):
-            if number == 2:
-                goes.wait()
+    def work() -> int:
+        for number in range(2000):
+            key = KeySet.from_keys([Key(number % SPEC.items, number // SPEC.items)])
             try:
-                committed.append(run.log.commit([info]))
-            except Fenced as error:
-                fenced.append(error)
-                return
+                run.log.commit([replace(info, path=f"segments/{number}", ok=key)])
+            except Fenced:
+                return number
+            has_begun.set()
+        raise AssertionError("nobody took over")
 
-    first = Thread(target=work)
-    first.start()
-    goes.wait()
-    second = Log(open_store(bucket.url))
-    second.claim(spec.sha256)
-    first.join()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(work)
+        has_begun.wait()
+        second = Log(RemoteStore(bucket.url, retry=QUICK))
+        second.claim(SPEC.sha256)
+        committed = first.result()
 
-    state = second.replay()
-    writers = {entry.epoch: set() for v in range(1, state.version + 1) if (entry := read_entry(bucket, v))}
-    for version in range(1, state.version + 1):
-        entry = read_entry(bucket, version)
-        assert entry is not None
-        writers[entry.epoch].add(entry.writer)
-    assert len(fenced) == 1
-    assert state.counts.ok == len(committed)
-    assert writers == {1: {run.log.writer}, 2: {second.writer}}
+    entries = [read_entry(bucket, version + 1) for version in range(second.replay().version)]
+    assert second.state.counts.ok == committed
+    assert {(entry.epoch, entry.writer) for entry in entries if entry} == {(1, run.log.writer), (2, second.writer)}
