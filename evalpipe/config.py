@@ -112,7 +112,8 @@ class SimConfig(Section):
 
     accuracy: float = Field(default=0.7, ge=0, le=1)
     seed: int = 0
-    faults: dict[str, float] = Field(default_factory=dict)  # kind of misbehaviour -> share of requests
+    #: kind of misbehaviour -> share of requests, or {share, after, until} by number of the request
+    faults: dict[str, float | dict[str, float]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)  # overrides of the profile's parameters
 
 

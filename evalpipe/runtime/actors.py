@@ -14,6 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from evalpipe.control.lease import Lease, Report
 from evalpipe.endpoint.failures import make
+from evalpipe.endpoint.keys import has_key
 from evalpipe.errors import EndpointError, EvalPipeError, Failure, RunFatal
 from evalpipe.runtime.controller import Controller
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
@@ -87,7 +88,7 @@ def calm_gc() -> None:
 def check_key(spec: WorkerSpec) -> None:
     """Raise RunFatal of kind "auth" where the driver has an API key and this worker's host was not given one."""
     name = spec.config.endpoint.api_key_env
-    if spec.needs_key and not os.environ.get(name):
+    if spec.needs_key and not has_key(name, os.environ):
         raise make(
             "auth",
             f"{name} is set for the driver, not for the workers on {socket.gethostname()}; export it there"

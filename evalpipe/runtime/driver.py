@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from evalpipe.config import Config
+from evalpipe.endpoint.keys import has_key
 from evalpipe.runtime.aside import Aside
 from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.controller import ControlRecords
 from evalpipe.runtime.dispenser import CANARIES, Dispenser
-from evalpipe.runtime.endings import RESUMABLE, Ending, EndpointWatch, ending_of
+from evalpipe.runtime.endings import NO_ENDPOINT, NO_KEY, RESUMABLE, Ending, EndpointWatch, ending_of
 from evalpipe.runtime.messages import Died, Fleet, Poll, PollReply, Recorded, Replied, WorkerSpec
 from evalpipe.runtime.progress import Board, Progress
 from evalpipe.runtime.recorder import Recorder
@@ -30,6 +32,8 @@ POLL_S = 0.2  # with work for a second in hand a worker never runs dry between p
 COLLECT_S = 0.05
 SHOW_S = 0.5
 DRAIN_S = 45.0  # after a signal: time for requests in flight to end
+LOST_DRAIN_S = 20.0  # when the endpoint or the account cannot go on: those few that still end are kept
+DEAD_DRAIN_S = 3.0  # when nothing was ever answered: nothing will be
 LAST_FILES_S = 10.0  # after the last result: time for the workers' files of attempts
 MAX_DEATHS = 20  # worker processes that died without a result in between: something kills every one
 SUSPENDED_S = 5.0  # a turn that took so long was no turn: the process was stopped, and heard nothing
@@ -109,7 +113,7 @@ class Driver:
         self._ending: Ending | None = None
         self._drain_until: float | None = None
         self._began = self._shown_at = self._turned_at = clock.now()
-        self._watch = EndpointWatch(session.config.endpoint, now=self._began)
+        self._watch = EndpointWatch(session.config.endpoint, now=self._began, is_first_try=session.retry is None)
         self._buried_cpu_s = 0.0
 
     def run(self) -> Outcome:
@@ -185,7 +189,7 @@ class Driver:
                 name=desk.name,
                 incarnation=desk.incarnation,
                 run_name=session.name,
-                config=session.config,
+                config=self._with_workers(session.config),
                 base_url=session.endpoint.base_url,
                 model=session.endpoint.model,
                 store_url=session.store.url,
@@ -193,9 +197,13 @@ class Driver:
                 writer_epoch=self._committer.epoch,
                 spec_sha256=session.spec.sha256,
                 cap=max_limit(session.config.control),
-                needs_key=bool(os.environ.get(session.config.endpoint.api_key_env)) and not session.config.is_simulated,
+                needs_key=has_key(session.config.endpoint.api_key_env, os.environ) and not session.config.is_simulated,
             )
         )
+
+    def _with_workers(self, config: Config) -> Config:
+        """Return the settings with the number of workers in them: they share the run's retry budget."""
+        return config.model_copy(update={"run": config.run.model_copy(update={"workers": len(self._desks)})})
 
     def _deal(self, now: float) -> None:
         """Poll each worker that is due, with new work if it wants some and with what was committed of its files."""
@@ -237,7 +245,7 @@ class Driver:
         desk.is_lost, desk.is_idle = desk.is_lost or reply.is_lost, reply.is_drained
         if reply.counters.finished > desk.finished:
             desk.finished, self._deaths = reply.counters.finished, 0
-        if self._watch.has_success:
+        if self._watch.is_open:
             self._dispenser.open()
         if reply.fatal is not None:
             self._end(ending_of(reply.fatal))
@@ -277,7 +285,12 @@ class Driver:
         if self._ending is None:
             log.warning("ending exit_code=%d why=%s", ending.exit_code, ending.why)
             self._ending = ending
-            self._drain_until = self._clock.now() + DRAIN_S
+            self._drain_until = self._clock.now() + self._drain_s(ending)
+
+    def _drain_s(self, ending: Ending) -> float:
+        if ending.exit_code not in (NO_KEY, NO_ENDPOINT):
+            return DRAIN_S
+        return LOST_DRAIN_S if self._watch.has_success else DEAD_DRAIN_S
 
     def _check_signals(self) -> None:
         if self._signals.received is not None and not self._is_draining:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evalpipe.config import EndpointConfig
 from evalpipe.endpoint.failures import KEY_KINDS, TABLE
 from evalpipe.errors import Failure, Paused
+from evalpipe.runtime.firstitems import FIRST, FirstItems
 from evalpipe.runtime.messages import PollReply
 
 #: exit codes (DESIGN section 9)
@@ -42,13 +45,16 @@ class EndpointWatch:
     now: seconds, monotonic. A stopped clock (the driver was suspended) is the caller's matter: `forgive` the time.
     """
 
-    def __init__(self, config: EndpointConfig, *, now: float) -> None:
+    def __init__(self, config: EndpointConfig, *, now: float, is_first_try: bool = True) -> None:
+        """is_first_try: False where the items failed before, so that it is no news when the first of them all fail."""
         self._config = config
+        self._first = FirstItems() if is_first_try else None
         self.sent_at: float | None = None  # when the first request was seen out
         self.has_success = False
         self._heard_at = now
         self._success_at = self._alive_at = self._failed_at = now
         self._seen: dict[str, tuple[int, int]] = {}  # worker process -> answers, signs of life
+        self._failed: dict[str, Mapping[str, int]] = {}  # worker process -> items stored as failed, by kind
         self._last_failure: Failure | None = None
 
     def on_reply(self, process: str, reply: PollReply, *, now: float) -> None:
@@ -63,13 +69,21 @@ class EndpointWatch:
         if reply.signs_of_life > signs:
             self._alive_at = now
         self._seen[process] = reply.counters.answered, reply.signs_of_life
+        self._failed[process] = reply.counters.failures
         if reply.last_failure is not None and reply.last_failure != self._last_failure:
             self._last_failure, self._failed_at = reply.last_failure, now
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether more than the first few items may go: one was answered, or they failed for different reasons."""
+        return self.has_success or sum(self._failures().values()) >= FIRST
 
     def verdict(self, *, now: float) -> Ending | None:
         """Return the ending when patience is over, None to go on."""
         if self.sent_at is None or now - self._heard_at > UNHEARD_S:
             return None
+        if (kind := self._judge_first()) is not None:
+            return Ending(NO_ENDPOINT, f"the first items all failed, so it is not they: {self._last_words(kind)}")
         if not self.has_success and self._is_silent(now):
             return Ending(NO_ENDPOINT, f"no answer within {self._config.first_success_s:g} s: {self._last_words()}")
         if now - self._success_at > self._config.max_outage_s:
@@ -88,8 +102,21 @@ class EndpointWatch:
             return False
         return self._config.stream == "all" or now - self._failed_at <= patience_s
 
-    def _last_words(self) -> str:
+    def _judge_first(self) -> str | None:
+        answered = sum(answered for answered, _ in self._seen.values())
+        return self._first.judge(answered=answered, failures=self._failures()) if self._first is not None else None
+
+    def _failures(self) -> Counter[str]:
+        total = Counter[str]()
+        for failures in self._failed.values():
+            total.update(failures)
+        return total
+
+    def _last_words(self, kind: str | None = None) -> str:
+        """Tell of the last failure. kind: of this kind only."""
         failure = self._last_failure
+        if kind is not None and (failure is None or failure.kind != kind):
+            failure = Failure(kind)
         if failure is None:
             return "the server takes requests and says nothing"
         line = TABLE[failure.kind].line if failure.kind in TABLE else failure.kind

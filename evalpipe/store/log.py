@@ -45,6 +45,7 @@ class Log:
         self.writer = writer or uuid.uuid4().hex
         self.epoch = 0  # ours, from the claim on
         self.state = LogState()
+        self._unsure: Entry | None = None  # it may be there without being durable: its write failed
 
     def replay(self) -> LogState:
         """Read the whole log anew, from the newest sound checkpoint on. Raises StateError when it is damaged."""
@@ -88,7 +89,9 @@ class Log:
                 return self.state.version
 
     def refresh(self) -> LogState:
-        """Read what was committed since. Raises Fenced when another driver owns the run now."""
+        """Read what was committed since. Raises Fenced when another driver owns the run now, OSError."""
+        if self._unsure is not None:
+            self._create(self._unsure)  # or it would be believed, and a power cut could take it back
         follow(self._store, self.state)
         self.check_owner()
         return self.state
@@ -125,11 +128,18 @@ class Log:
     def _try(self, entry: Entry) -> bool:
         """Write the entry if its number is free; if not, read on, so that the caller can look who took it."""
         self.state.check(entry)  # an entry that nobody could apply would end the log
-        if create(self._store, entry_key(entry.version), entry.to_bytes()):
+        if self._create(entry):
             self.state.apply(entry)
             return True
         follow(self._store, self.state)
         return False
+
+    def _create(self, entry: Entry) -> bool:
+        """Write the entry durably; also where its name is taken, what is there is made durable. Raises OSError."""
+        self._unsure = entry
+        is_ours = create(self._store, entry_key(entry.version), entry.to_bytes())
+        self._unsure = None
+        return is_ours
 
     def _save_checkpoint(self) -> None:
         if self.state.version % CHECKPOINT_EVERY == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 import pytest
 from store_rows import SPEC, Relay, SmallRun, flip_byte, lose_reply, lose_request
@@ -232,3 +233,25 @@ def test_a_checkpoint_beyond_the_log_is_an_error(run: SmallRun):
 
     with pytest.raises(StateError, match="log entry that is gone"):
         read_state(run.store)
+
+
+def test_an_entry_whose_write_failed_is_made_durable_before_it_is_believed(run: SmallRun):
+    """Its name is there, its folder's fsync failed: `refresh` writes again first, or a power cut could take it back."""
+    info, written = run.write([0]), []
+
+    def write_and_fail(write) -> bool:
+        write()
+        raise OSError(errno.EIO, "the folder's fsync failed")
+
+    def note(write) -> bool:
+        written.append(run.log.state.version)
+        return write()
+
+    run.store.on_write = write_and_fail
+    with pytest.raises(OSError, match="fsync"):
+        run.log.commit([info])
+    before, run.store.on_write = run.log.state.version, note
+    run.log.refresh()
+
+    assert written == [before]
+    assert run.log.state.knows(info.path)
