@@ -10,13 +10,14 @@ from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.messages import Written
 from evalpipe.store.log import Log
 from evalpipe.store.objects import ObjectStore
-from evalpipe.store.orphans import adopt_orphans
+from evalpipe.store.orphans import Adoption, adopt_orphans
 from evalpipe.store.segments import SegmentInfo
 from evalpipe.store.state import LogState
 
 log = logging.getLogger(__name__)
 
 COMMIT_S = 1.0  # with the worker's flush every 2 s, an answer is in the log within about 3 s
+ADOPT_TRIES = 3  # a storage error that passes must not make answers be paid twice
 GIVE_UP_S = 60.0  # storage that fails for so long ends the run; workers give up after the same time
 
 
@@ -80,11 +81,7 @@ class Committer:
 
     def adopt(self) -> list[Key]:
         """Commit files that dead processes left unreported; return the keys they hold. Broken ones are set aside."""
-        try:
-            adoption = adopt_orphans(self._store, self._log)
-        except OSError as error:
-            log.warning("adoption failed, left to the next resume: %s", error)
-            return []
+        adoption = self._adopt_patiently()
         for path, reason in adoption.broken:
             log.warning("quarantine path=%s reason=%s", path, reason)
         if adoption.adopted:
@@ -98,6 +95,16 @@ class Committer:
         self._failed_at = now if self._failed_at is None else self._failed_at
         if now - self._failed_at >= GIVE_UP_S:
             raise error
+
+    def _adopt_patiently(self) -> Adoption:
+        for left in reversed(range(ADOPT_TRIES)):
+            try:
+                return adopt_orphans(self._store, self._log)
+            except OSError as error:
+                log.warning("adoption failed, tries left: %d error=%s", left, error)
+                if left:
+                    self._clock.sleep(COMMIT_S)
+        return Adoption()  # left to the next resume
 
     def _settle(self) -> list[Key]:
         keys: list[Key] = []

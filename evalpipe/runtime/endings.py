@@ -36,7 +36,7 @@ def ending_of(failure: Failure) -> Ending:
     return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)
 
 
-UNHEARD_S = 5.0  # without a word of any worker: they are away, which says nothing about the server
+UNHEARD_S = 5.0  # without a word of any worker that has work: they are away, which says nothing about the server
 
 
 class EndpointWatch:
@@ -58,9 +58,10 @@ class EndpointWatch:
         self._last_failure: Failure | None = None
 
     def on_reply(self, process: str, reply: PollReply, *, now: float) -> None:
-        if now - self._heard_at > UNHEARD_S:
-            self.forgive(now - self._heard_at)
-        self._heard_at = now
+        if reply.in_flight + reply.queued > 0:  # a worker without work knows nothing of the server
+            if now - self._heard_at > UNHEARD_S:
+                self.forgive(now - self._heard_at)
+            self._heard_at = now
         if self.sent_at is None and reply.in_flight + reply.counters.finished > 0:
             self.sent_at = self._success_at = self._alive_at = now
         answered, signs = self._seen.get(process, (0, 0))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
@@ -198,7 +198,7 @@ class RayFleet:
         if is_broken and now - broke_at <= self._control.ttl_s:
             self._broken.append((now + ASK_AGAIN_S, replace(asked, broke_at=broke_at)))
             return None
-        return self._on_loss(asked.worker, _one_line(error), is_sure=not is_broken)
+        return self._on_loss(asked.worker, _one_line(error), is_sure=_is_process_death(error))
 
     def _silent(self) -> list[Event | None]:
         now = self._clock.now()
@@ -235,8 +235,16 @@ class RayFleet:
         return CONTROLLER.options(scheduling_strategy=here).remote(self._control, self._before)
 
 
+def _is_process_death(error: RayError) -> bool:
+    """Tell whether Ray saw the process end. Of a lost node it only guesses: its workers may send until their TTL.
+
+    Ray has the cause in words only; an unknown wording counts as a guess, which costs idle permits for a TTL.
+    """
+    return isinstance(error, ActorDiedError) and "worker process has died" in str(error)
+
+
 def _one_line(error: RayError) -> str:
     """Return what Ray knows of a death, without its advice on everything that could have been."""
     text = " ".join(str(error).split())
-    detail = re.search(r"Worker exit detail: (.*?)(?= Some common causes|$)", text)
-    return f"{type(error).__name__}: {(detail[1] if detail else text)[:200]}"
+    known = re.search(r"actor (?:is dead|died) because (.*?)(?= Some common causes|$)", text)
+    return f"{type(error).__name__}: {(known[1] if known else text)[:200]}"
