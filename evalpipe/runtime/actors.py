@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import socket
@@ -17,6 +16,7 @@ from evalpipe.endpoint.failures import make
 from evalpipe.endpoint.keys import has_key
 from evalpipe.errors import EndpointError, EvalPipeError, Failure, RunFatal
 from evalpipe.runtime.controller import Controller
+from evalpipe.runtime.lean import calm_gc, spare_pandas
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.worker import WorkerLoop
 from evalpipe.store.open import open_store
@@ -46,6 +46,7 @@ class WorkerActor:
                 except EndpointError as error:
                     return PollReply(fatal=error.failure, is_drained=True)
                 calm_gc()
+                spare_pandas()
                 self._loop.start()
         return await self._loop.poll(poll)
 
@@ -73,16 +74,6 @@ def check_store(spec: WorkerSpec) -> None:
         where = socket.gethostname()
         message = f"{spec.store_url} is not the same folder on {where}; give -o a shared folder or s3://.."
         raise RunFatal(Failure("config", message=message))
-
-
-def calm_gc() -> None:
-    """Keep the collector off what was imported (some 500,000 objects) and let it run less often.
-
-    With Python's defaults it takes 0.16 of 0.85 ms an item (2026-11, benchmarks/overhead.py, no delay in the server).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def check_key(spec: WorkerSpec) -> None:

@@ -78,8 +78,9 @@ class Dispenser:
     def settle(self, keys: Iterable[Key]) -> None:
         """Forget items whose result is in the log."""
         keys = list(keys)
-        for key in keys:
-            self._holder.pop(key, None)
+        came_through = [key for key in keys if self._holder.pop(key, None) is not None]
+        if not self._is_open:  # a dead worker's file told of them: as many others may go first now
+            self._handed_out -= len(came_through)
         self._suspects.clear(keys)
 
     def take_back(self, worker: str, *, is_suspect: bool) -> list[Key]:

@@ -30,10 +30,17 @@ def ending_of(failure: Failure) -> Ending:
     if failure.kind == "config":
         return Ending(2, failure.message)
     row = TABLE.get(failure.kind)
-    line = f"{row.line}: {failure.message}" if row and failure.message != row.line else failure.message
     if failure.kind in _OURS or (row is not None and issubclass(row.error, Paused)):
-        return Ending(RESUMABLE, line)
-    return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, line)
+        return Ending(RESUMABLE, in_words(failure))
+    return Ending(NO_KEY if failure.kind in KEY_KINDS else NO_ENDPOINT, in_words(failure))
+
+
+def in_words(failure: Failure) -> str:
+    """Say it in the words of the table, with the server's own behind them where they add something."""
+    line = TABLE[failure.kind].line if failure.kind in TABLE else ""
+    if not line or failure.message.startswith(line):
+        return failure.message or failure.kind
+    return f"{line} ({failure.message})" if failure.message else line
 
 
 UNHEARD_S = 5.0  # without a word of any worker that has work: they are away, which says nothing about the server
@@ -62,7 +69,8 @@ class EndpointWatch:
             if now - self._heard_at > UNHEARD_S:
                 self.forgive(now - self._heard_at)
             self._heard_at = now
-        if self.sent_at is None and reply.in_flight + reply.counters.finished > 0:
+        # a server that refuses in a millisecond is never seen with a request in flight
+        if self.sent_at is None and (reply.in_flight + reply.counters.finished > 0 or reply.last_failure is not None):
             self.sent_at = self._success_at = self._alive_at = now
         answered, signs = self._seen.get(process, (0, 0))
         if reply.counters.answered > answered:
@@ -84,7 +92,8 @@ class EndpointWatch:
         if self.sent_at is None or now - self._heard_at > UNHEARD_S:
             return None
         if (kind := self._judge_first()) is not None:
-            return Ending(NO_ENDPOINT, f"the first items all failed, so it is not they: {self._last_words(kind)}")
+            code = 2 if kind == "prompt" else NO_ENDPOINT  # of which the endpoint knows nothing
+            return Ending(code, f"the first items all failed, so it is not they: {self._last_words(kind)}")
         if not self.has_success and self._is_silent(now):
             return Ending(NO_ENDPOINT, f"no answer within {self._config.first_success_s:g} s: {self._last_words()}")
         if now - self._success_at > self._config.max_outage_s:
@@ -120,5 +129,4 @@ class EndpointWatch:
             failure = Failure(kind)
         if failure is None:
             return "the server takes requests and says nothing"
-        line = TABLE[failure.kind].line if failure.kind in TABLE else failure.kind
-        return line if failure.message in ("", line) else f"{line} ({failure.message})"
+        return in_words(failure)

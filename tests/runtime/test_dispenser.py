@@ -36,6 +36,15 @@ def test_only_eight_go_before_the_first_answer():
     assert len(second) == 50
 
 
+def test_first_items_found_in_a_dead_workers_file_make_room():
+    """Nobody told of an answer, so the gate is shut; eight others may go all the same."""
+    made = dispenser(100, opened=False)
+    first = keys_of(made.take("w0", 50))
+    made.settle(first)
+
+    assert len(keys_of(made.take("w1", 50))) == 8
+
+
 def test_keys_that_got_a_result_meanwhile_are_passed_over():
     """A dead worker's file was found after its items had come back: they are neither sent nor owed."""
     made = dispenser(4, done=frozenset({Key(0), Key(2)}))
