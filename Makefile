@@ -31,9 +31,9 @@ test-chaos: env
 test-chaos-short: env
 	$(BIN)/pytest -m "chaos and short"
 
-# three nodes in network namespaces; needs root and iproute2
+# three nodes in network namespaces, and a job on a head of its own: root and iproute2; about twelve minutes
 test-cluster: env
-	$(BIN)/pytest -m cluster --timeout 900 tests/cluster
+	$(BIN)/pytest -m cluster --timeout 900 tests/cluster tests/security
 
 lint: env
 	$(BIN)/ruff format --check .

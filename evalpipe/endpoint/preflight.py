@@ -17,7 +17,7 @@ import orjson
 from evalpipe.config import EndpointConfig, SamplingConfig
 from evalpipe.endpoint.address import ignored_proxy, resolve_base_url
 from evalpipe.endpoint.client import Endpoint
-from evalpipe.endpoint.failures import make
+from evalpipe.endpoint.failures import TABLE, make
 from evalpipe.endpoint.keys import key_source
 from evalpipe.errors import EndpointError, ItemRefused, Retryable, RunFatal
 from evalpipe.records import Key, Request
@@ -118,7 +118,7 @@ class _Look:
             if kind in _NO_SERVER:
                 raise self._unreachable(error) from None
             if isinstance(error, RunFatal) and not (kind == "auth" and self.config.model):
-                raise self._with_key_name(error) from None
+                raise self._explained(error) from None
             self.notes.append(f"the server does not list its models ({error.failure.message})")
             return ()
 
@@ -134,7 +134,7 @@ class _Look:
                 return await self._call_without_usage(config, error)
             self.notes.append(f"the test request was refused: {error.failure.message}")
         except RunFatal as error:
-            raise self._with_key_name(error) from None
+            raise self._explained(error) from None
         except EndpointError as error:
             if error.failure.kind in (*_NO_SERVER, "bad_body") and error.failure.kind != "timeout":
                 raise self._unreachable(error) from None
@@ -193,14 +193,16 @@ class _Look:
     def _unreachable(self, error: EndpointError) -> EndpointError:
         return make("unreachable", f"no usable server at {self.base_url}: {error.failure.message}")
 
-    def _with_key_name(self, error: RunFatal) -> RunFatal:
-        """Say which variable held the refused key; other errors pass as they are."""
-        if error.failure.kind != "auth":
-            return error
-        name = key_source(self.config.api_key_env, self.environ)
-        key = f"the key in {name}" if self.environ.get(name) else f"a request without a key, {name} is not set"
-        message = f"{self.base_url} refuses {key}: {error.failure.message}"
-        return RunFatal(replace(error.failure, message=message))
+    def _explained(self, error: RunFatal) -> RunFatal:
+        """Say it in our words, with the server's behind them; of a refused key, which variable it came from."""
+        failure = error.failure
+        if failure.kind == "auth":
+            name = key_source(self.config.api_key_env, self.environ)
+            key = f"the key in {name}" if self.environ.get(name) else f"a request without a key, {name} is not set"
+            return RunFatal(replace(failure, message=f"{self.base_url} refuses {key}: {failure.message}"))
+        line = TABLE[failure.kind].line
+        message = failure.message if failure.message.startswith(line) else f"{line} ({failure.message})"
+        return RunFatal(replace(failure, message=f"{self.base_url}: {message}"))
 
 
 def _model_names(body: bytes) -> tuple[str, ...]:
