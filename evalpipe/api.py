@@ -116,7 +116,7 @@ def run(
                 from evalpipe.runtime.launch import launch  # imports ray, which takes a second
 
                 outcome = launch(session, show=show, say=say)
-            elif needs_compaction(session.state):
+            elif needs_compaction(session.store, session.state):
                 compact_only(session, say=say)
         return conclude(session, outcome)
 

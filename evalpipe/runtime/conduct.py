@@ -17,6 +17,7 @@ from evalpipe.runtime.silence import await_silence
 from evalpipe.store.compact import FOLDER as PARTS
 from evalpipe.store.compact import compact
 from evalpipe.store.log import Log
+from evalpipe.store.objects import ObjectStore
 from evalpipe.store.rows import result_files
 from evalpipe.store.state import LogState
 
@@ -66,9 +67,10 @@ def conduct(
     return outcome
 
 
-def needs_compaction(state: LogState) -> bool:
-    """Say whether a driver that had done everything died before it made the parts."""
-    return any(not file.info.path.startswith(f"{PARTS}/") for file in result_files(state))
+def needs_compaction(store: ObjectStore, state: LogState) -> bool:
+    """Say whether a driver died before it made the parts, or left one that the log does not name."""
+    is_unmerged = any(not file.info.path.startswith(f"{PARTS}/") for file in result_files(state))
+    return is_unmerged or any(path not in state.files for path in store.list(f"{PARTS}/"))
 
 
 def compact_only(

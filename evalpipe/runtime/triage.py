@@ -77,7 +77,7 @@ class Triage:
     def on_send(self, task: Task, *, now: float) -> Ticket:
         if task.is_retry:
             self._budget.withdraw(now=now)
-        else:
+        elif task.tries == 0:
             self._budget.deposit(now=now)
         return Ticket(self._breaker.on_send(), self._key.on_send())
 

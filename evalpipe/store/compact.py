@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from evalpipe.errors import StateError
+from evalpipe.errors import Fenced, StateError
 from evalpipe.store.log import Log
 from evalpipe.store.objects import ObjectStore
 from evalpipe.store.rowhash import hash_rows
@@ -48,7 +48,8 @@ def compact(
     """Merge all committed segments of results into parts and return these; parts made before stay as they are.
 
     Raises StateError when a segment is damaged or a merge does not conserve its rows (nothing is committed then),
-    Fenced, OSError. Merged segments are deleted after the commit, best effort; the log no longer names them.
+    Fenced, OSError. Merged segments are deleted after the commit, best effort; the log no longer names them, and who
+    reads beside us finds their rows in the part (store/rows.py).
     """
     log.check_owner()
     _sweep(store, log)
@@ -56,10 +57,12 @@ def compact(
     parts: list[SegmentInfo] = []
     for batch in _batches(store, segments, max_rows=max_rows, max_bytes=max_bytes):
         written = [_merge(store, batch, spec_sha256=log.state.spec_sha256)] if batch.rows else []
-        log.commit(written, remove=batch.paths)
+        _commit(store, log, written, remove=batch.paths)
         parts += written
         for path in batch.paths:
             _discard(store, path)
+    if segments:
+        log.save_checkpoint()  # a merge is the dearest entry to replay, and most runs are read from here on
     return parts
 
 
@@ -87,6 +90,16 @@ def _merge(store: ObjectStore, batch: _Batch, *, spec_sha256: str) -> SegmentInf
             f" in {part.path}; nothing was committed"
         )
     return part
+
+
+def _commit(store: ObjectStore, log: Log, written: list[SegmentInfo], *, remove: list[str]) -> None:
+    """Commit a merge; fenced, take the part away again: nobody will name it, and users read that folder."""
+    try:
+        log.commit(written, remove=remove)
+    except Fenced:
+        for part in written:
+            _discard(store, part.path)
+        raise
 
 
 def _sweep(store: ObjectStore, log: Log) -> None:

@@ -85,7 +85,8 @@ class Log:
             if not fresh and not gone:
                 return self.state.version
             if self._try(self._entry(epoch=self.epoch, add=fresh, remove=gone)):
-                self._save_checkpoint()
+                if self.state.version % CHECKPOINT_EVERY == 0:
+                    self.save_checkpoint()
                 return self.state.version
 
     def refresh(self) -> LogState:
@@ -141,10 +142,10 @@ class Log:
         self._unsure = None
         return is_ours
 
-    def _save_checkpoint(self) -> None:
-        if self.state.version % CHECKPOINT_EVERY == 0:
-            with contextlib.suppress(OSError):  # derived: the log is complete without it
-                checkpoint.save(self._store, self.state)
+    def save_checkpoint(self) -> None:
+        """Spare the next replay the entries so far."""
+        with contextlib.suppress(OSError):  # derived: the log is complete without it
+            checkpoint.save(self._store, self.state)
 
 
 def read_state(store: ObjectStore) -> LogState:

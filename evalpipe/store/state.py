@@ -29,7 +29,15 @@ class LiveFile:
 
     @property
     def winners(self) -> KeySet:
-        return self.info.ok.union(self.info.failed).minus(self.ignored)
+        return self.answered.union(self.failed)
+
+    @property
+    def answered(self) -> KeySet:
+        return self.info.ok.minus(self.ignored)
+
+    @property
+    def failed(self) -> KeySet:
+        return self.info.failed.minus(self.ignored)
 
 
 class LogState:
@@ -51,10 +59,7 @@ class LogState:
 
     def apply(self, entry: Entry) -> None:
         """Take in the next entry. Raises StateError, and changes nothing, when it cannot follow what is here."""
-        self.check(entry)
-        done = self._done.copy() if entry.remove else self._done
-        added = _settle(entry, done, self.files)
-        self._done = done
+        self._done, added = self._check(entry) or (self._done, _settle(entry, self._done, self.files))
         self.version, self.epoch, self.writer = entry.version, entry.epoch, entry.writer
         self.spec_sha256 = entry.claim or self.spec_sha256
         for path in entry.remove:
@@ -65,6 +70,10 @@ class LogState:
 
     def check(self, entry: Entry) -> None:
         """Raise StateError unless the entry can follow; a writer asks before it commits."""
+        self._check(entry)
+
+    def _check(self, entry: Entry) -> tuple[DoneSet, list[LiveFile]] | None:
+        """Return what an entry that removes files leads to: found out on a copy, since it may not take results away."""
         self._check_writer(entry)
         if entry.before != self.counts:
             raise StateError(
@@ -72,6 +81,13 @@ class LogState:
                 " an entry before it is not the one its writer saw"
             )
         self._check_files(entry)
+        if not entry.remove:
+            return None
+        done = self._done.copy()
+        added = _settle(entry, done, self.files)
+        if not done.keeps(self._done):
+            raise StateError(f"log entry {entry.version} would take results away: {len(entry.remove)} files removed")
+        return done, added
 
     def knows(self, path: str) -> bool:
         """Say whether the file counts or did before it was compacted away."""
@@ -154,25 +170,19 @@ class LogState:
             raise StateError(f"log entry {entry.version} adds files a second time: {again}")
         if absent:
             raise StateError(f"log entry {entry.version} removes files that do not count: {absent}")
-        if entry.remove:
-            done = self._done.copy()
-            _settle(entry, done, self.files)
-            if not done.keeps(self._done):
-                raise StateError(
-                    f"log entry {entry.version} would take results away: {len(entry.remove)} files removed"
-                )
 
 
 def _settle(entry: Entry, done: DoneSet, files: Mapping[str, LiveFile]) -> list[LiveFile]:
     """Move the keys of an entry into done: removed files give theirs up first, so that added ones can take them."""
     for path in entry.remove:
-        done.release(files[path].winners)
+        done.release(files[path].answered)
+        done.release(files[path].failed)
     return [LiveFile(info, done.mark(info.ok, ANSWERED).union(done.mark(info.failed, FAILED))) for info in entry.add]
 
 
 def _replay_files(files: Mapping[str, LiveFile]) -> DoneSet:
     done = DoneSet()
     for file in files.values():
-        done.mark(file.info.ok.minus(file.ignored), ANSWERED)
-        done.mark(file.info.failed.minus(file.ignored), FAILED)
+        done.mark(file.answered, ANSWERED)
+        done.mark(file.failed, FAILED)
     return done
