@@ -6,15 +6,20 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evalpipe.cli.run import AsJson, Debug, Settings
-from evalpipe.errors import ConfigError
+from evalpipe.errors import ConfigError, EvalPipeError, StateError
+
+if TYPE_CHECKING:
+    from evalpipe.store.objects import ObjectStore
+    from evalpipe.store.verify import Report
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, e.g. runs/latest.")]
-INCOMPLETE, DAMAGED = 75, 78
+FAILED_ITEMS, INCOMPLETE, DAMAGED = 3, 75, 78
 ANSWER_COLUMNS = ("item_id", "repeat", "status", "correct", "extracted", "expected", "output_tokens", "rtt_s")
 FAILED_COLUMNS = ("item_id", "repeat", "error_kind", "error_code", "attempts", "error_message")
 
@@ -49,22 +54,70 @@ def status(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> Non
 
 
 def verify(run: RunFolder, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Read every byte of a run again: complete, nothing twice, nothing damaged. Exit 0, 75 incomplete, 78 damaged."""
-    from evalpipe.api import open_run
+    """Read every byte of a run again: complete, nothing twice, nothing damaged.
+
+    Exit 0, 3 more failed items than run.fail_on_error allows, 75 incomplete, 78 damaged.
+    """
     from evalpipe.store.verify import verify as check
 
-    report = check(open_run(run).store)
+    store = _store_of(run)
+    report = check(store)
     if as_json:
         print(json.dumps({**asdict(report), "is_sound": report.is_sound, "is_complete": report.is_complete}, indent=2))
     else:
-        print(f"expected {report.expected}: {report.ok} answered, {report.failed} failed, {report.missing} missing")
-        print(f"rows that came twice and do not count: {report.duplicate}; files read: {report.files_checked}")
-        for path in report.orphans:
-            print(f"not committed yet: {path} (the next resume takes it in)")
-        for problem in report.problems:
-            print(f"problem: {problem}", file=sys.stderr)
-        print("sound and complete" if report.is_complete else "sound, not complete" if report.is_sound else "NOT SOUND")
-    raise typer.Exit(0 if report.is_complete else INCOMPLETE if report.is_sound else DAMAGED)
+        _print_report(report, url=store.url)
+    raise typer.Exit(_verdict(report, allowed=_fail_on_error(store)))
+
+
+def _store_of(run: str) -> ObjectStore:
+    """Open the storage of a run, also of one whose spec.json was lost. Raises ConfigError where there never was one."""
+    from evalpipe.api import open_run
+    from evalpipe.store.open import open_store
+
+    try:
+        return open_run(run).store
+    except (ConfigError, StateError):
+        store = open_store(run if "://" in run else str(Path(run).resolve()))
+        if not store.list("_log/"):
+            raise
+        return store
+
+
+def _print_report(report: Report, *, url: str) -> None:
+    print(f"expected {report.expected}: {report.ok} answered, {report.failed} failed, {report.missing} missing")
+    print(f"rows that came twice and do not count: {report.duplicate}; files read: {report.files_checked}")
+    for path in report.orphans:
+        print(f"not committed yet: {path} (the next resume takes it in)")
+    for path in report.leftovers:
+        print(f"left over: {path} (a driver died while it merged segments; the next resume removes it)")
+    for note in report.notes:
+        print(f"note: {note}")
+    for problem in report.problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    if not report.is_sound:
+        print(f"NOT SOUND: {len(report.problems)} problem(s), named on stderr; the counts are of what could be read")
+    elif not report.is_complete:
+        print(f"sound, not complete; go on with: evalpipe resume {shlex.quote(url)}")
+    else:
+        print("sound and complete")
+
+
+def _fail_on_error(store: ObjectStore) -> float:
+    """Return the share of items that may fail, as the run was last told; 0 where that cannot be read."""
+    from evalpipe.api import Run
+
+    try:
+        return Run(store).config.run.fail_on_error
+    except EvalPipeError:
+        return 0.0
+
+
+def _verdict(report: Report, *, allowed: float) -> int:
+    if not report.is_sound:
+        return DAMAGED
+    if not report.is_complete:
+        return INCOMPLETE
+    return FAILED_ITEMS if report.failed > allowed * report.expected else 0
 
 
 def show(

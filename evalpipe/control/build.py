@@ -16,6 +16,7 @@ from evalpipe.control.fixed import FixedLaw
 from evalpipe.control.gradient import GradientLaw
 from evalpipe.control.gradient_published import GradientPublishedLaw
 from evalpipe.control.law import Bounds, Law, LawState
+from evalpipe.control.progress import ProgressLaw
 from evalpipe.errors import ConfigError, StateError
 
 AUTO = "auto"
@@ -54,6 +55,7 @@ RECIPES: Mapping[str, Recipe] = {
     "fixed": Recipe(FixedLaw),
     "gradient": Recipe(GradientLaw),
     "gradient-published": Recipe(GradientPublishedLaw, start=16.0, min_limit=2.0, max_limit=128.0),
+    "progress": Recipe(ProgressLaw, start=2.0, max_limit=1024.0),
 }
 LAW_NAMES = (AUTO, *RECIPES)
 

@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from evalpipe.control.baseline import Baselines
 from evalpipe.control.law import Evidence, Law, LimitChange
 from evalpipe.control.lease import Lease, LeaseBook, Report
 from evalpipe.control.observation import Observation, Outcome, merge
 from evalpipe.control.work import GradientMeter
 
 TICK_S = 0.1  # decisions; the exchange interval of a single worker
+LATE_EXCHANGES = 2.0  # a tick waits no longer for the reports that are missing
 RECORD_S = 0.5  # rows of the flight recorder
 KEEP = 20_000  # rows and changes kept until drained: 2.7 hours of records
 
@@ -71,7 +73,11 @@ class ControlCore:
         self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s, unheard=unheard)
         self.book.epoch = law.state.epoch
         self.meter = GradientMeter()
+        self.baselines = Baselines()
         self._latest: dict[str, Observation] = {}
+        self._heard: set[str] = set()  # since the last tick
+        self._saw_overload = False
+        self._interval_s = exchange_s
         self._began_at: float | None = None
         self._ticked_at = -math.inf
         self._ticks: list[Tick] = []
@@ -87,19 +93,24 @@ class ControlCore:
             self._forget_lost(now)  # before: what a worker says after its TTL is news
             self._absorb(report)
             # the law first: permits must be granted under the very limit and epoch they are stamped with
-            if now - self._ticked_at >= TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
+            if self._is_due(now):
                 self.tick(now=now)
-        return self.book.exchange(report, now=now)
+        lease = self.book.exchange(report, now=now)
+        self._interval_s = lease.next_exchange_s
+        return replace(lease, overdue=self.baselines.overdue)
 
     def tick(self, *, now: float) -> None:
         """Let the law see what came in since the last tick, and apply its word to the book."""
         self._ticked_at = now
         self._forget_lost(now)
+        self._heard.clear()
+        self._saw_overload = False
         observation = merge(self._latest.values())
         self._latest = {name: _standing(o) for name, o in self._latest.items()}
         for sample in observation.samples:
             self.meter.observe(sample, now=now)
             self.book.linger_s = max(self.book.linger_s, sample.rtt_s)
+        self.baselines.observe(observation.first_tokens, observation.samples, now=now)
         self._since.add(observation)
         self._decide(observation, now)
         if now - self._since.at >= RECORD_S:
@@ -109,6 +120,7 @@ class ControlCore:
         """Forget a dead worker: its permits and what it last said."""
         self.book.release(worker)
         self._latest.pop(worker, None)
+        self._heard.discard(worker)
 
     def drain_records(self) -> tuple[list[Tick], list[TimedChange]]:
         """Hand over recorded ticks and changes; each is given once."""
@@ -120,13 +132,30 @@ class ControlCore:
     def limit(self) -> float:
         return self.law.state.limit
 
+    def _is_due(self, now: float) -> bool:
+        """A tick is one report of each worker: tokens of some over the time of all would be noise.
+
+        It does not wait for one that is late, nor when a worker saw an overload.
+        """
+        elapsed_s = now - self._ticked_at
+        if elapsed_s < TICK_S * 0.99:  # floating point: a tick of exactly 0.1 s is due
+            return False
+        return (
+            len(self._heard) == len(self._latest)
+            or elapsed_s >= LATE_EXCHANGES * self._interval_s * 0.99
+            or self._saw_overload
+        )
+
     def _forget_lost(self, now: float) -> None:
         for name in self.book.expire(now=now):
             self._latest.pop(name, None)
+            self._heard.discard(name)
 
     def _absorb(self, report: Report) -> None:
         old = self._latest.get(report.worker)
         self._latest[report.worker] = report.observation if old is None else _joined(old, report.observation)
+        self._heard.add(report.worker)
+        self._saw_overload |= any(sample.outcome is Outcome.DROPPED for sample in report.observation.samples)
 
     def _decide(self, observation: Observation, now: float) -> None:
         self.law.observe(observation)
@@ -203,9 +232,17 @@ def _joined(old: Observation, new: Observation) -> Observation:
         prefill_tokens=old.prefill_tokens + new.prefill_tokens,
         output_tokens=old.output_tokens + new.output_tokens,
         samples=old.samples + new.samples,
+        first_tokens=old.first_tokens + new.first_tokens,
     )
 
 
 def _standing(observation: Observation) -> Observation:
     """What remains true of a worker after its report was used: levels stay, flows were counted."""
-    return replace(observation, in_flight_peak=observation.in_flight, prefill_tokens=0, output_tokens=0, samples=())
+    return replace(
+        observation,
+        in_flight_peak=observation.in_flight,
+        prefill_tokens=0,
+        output_tokens=0,
+        samples=(),
+        first_tokens=(),
+    )

@@ -42,12 +42,26 @@ class Sample(Packed):
 
 
 @dataclass(frozen=True, slots=True)
+class FirstTokens(Packed):
+    """First tokens that came since the last exchange, to prompts of one size.
+
+    bin: floor(log2 prompt tokens). count: how many came; late: of those, past their baseline. least_s: the soonest.
+    """
+
+    bin: int
+    count: int
+    late: int
+    least_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Observation(Packed):
     """What one exchange tells; or, merged, what all workers told since the last decision.
 
     in_flight: requests out now. in_flight_peak: most that were out since the last exchange.
     waiting: of those in flight, streams without a first token yet. overdue: of those waiting, the ones past their
-    baseline. stalled: streams that began and went silent. *_tokens: counted since the last exchange.
+    baseline. stalled: streams that began and went silent. *_tokens: counted since the last exchange; a prompt counts
+    when its first token comes. first_tokens: since the last exchange, by size of the prompt.
     """
 
     in_flight: int = 0
@@ -58,6 +72,7 @@ class Observation(Packed):
     prefill_tokens: int = 0
     output_tokens: int = 0
     samples: tuple[Sample, ...] = ()
+    first_tokens: tuple[FirstTokens, ...] = ()
 
 
 def merge(observations: Iterable[Observation]) -> Observation:
@@ -75,4 +90,5 @@ def merge(observations: Iterable[Observation]) -> Observation:
         prefill_tokens=sum(o.prefill_tokens for o in every),
         output_tokens=sum(o.output_tokens for o in every),
         samples=tuple(s for o in every for s in o.samples),
+        first_tokens=tuple(f for o in every for f in o.first_tokens),
     )

@@ -79,6 +79,8 @@ class RetryBudget:
     min_per_s: float = 10.0
     window_s: int = 10
     _seconds: deque[_Second] = field(default_factory=deque, init=False, repr=False)
+    _requests: int = field(default=0, init=False, repr=False)  # sums over _seconds: asked before each send
+    _retries: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (self.ratio >= 0 and self.min_per_s >= 0):
@@ -91,21 +93,21 @@ class RetryBudget:
     def deposit(self, *, now: float) -> None:
         """Count one first attempt: it pays for `ratio` of a retry."""
         self._current(now).requests += 1
+        self._requests += 1
 
     def withdraw(self, *, now: float) -> bool:
         """Spend one retry; False when there is none left: wait and ask again, do not give up the item."""
         if self.balance(now=now) < 1:
             return False
         self._current(now).retries += 1
+        self._retries += 1
         return True
 
     def balance(self, *, now: float) -> float:
         """Return the retries that may still be sent now; negative after the requests that paid have left the window."""
         self._forget(now)
-        requests = sum(second.requests for second in self._seconds)
-        retries = sum(second.retries for second in self._seconds)
         # rounded: 0.2 * 15 must buy three retries whatever the floats make of it
-        return round(self.ratio * requests + self.min_per_s * self.window_s - retries, 9)
+        return round(self.ratio * self._requests + self.min_per_s * self.window_s - self._retries, 9)
 
     def _current(self, now: float) -> _Second:
         self._forget(now)
@@ -115,4 +117,5 @@ class RetryBudget:
 
     def _forget(self, now: float) -> None:
         while self._seconds and self._seconds[0].second <= int(now) - self.window_s:
-            self._seconds.popleft()
+            gone = self._seconds.popleft()
+            self._requests, self._retries = self._requests - gone.requests, self._retries - gone.retries

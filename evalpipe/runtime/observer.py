@@ -50,7 +50,8 @@ class Watch:
     def is_stalled(self, now: float) -> bool:
         """Silent for longer than its own pace accounts for. Call after a scan noted its tokens."""
         assert self.first_at is not None
-        gap_s = (self.moved_at - self.first_at) / max(self.tokens_seen, 1)
+        flowed_s = max(self.moved_at - STALL_SCAN_S - self.first_at, 0.0)  # at least: the last came within that scan
+        gap_s = flowed_s / max(self.tokens_seen, 1)
         return now - self.moved_at > max(STALLED_S, STALLED_GAPS * gap_s)
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from evalpipe.errors import ConfigError
+from evalpipe.sim.course import Course
 from evalpipe.sim.engine import Job
 from evalpipe.sim.profiles import did_you_mean
-from evalpipe.sim.scenarios import Contender, Course, Suite, fixed, suite
+from evalpipe.sim.scenarios import Contender, Suite, fixed, suite
 from evalpipe.sim.virtual import run_virtual
 from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
 
@@ -32,7 +33,7 @@ class Heat:
 
     p99_per_work_s: seconds per unit of work. variance: (requests/s)^2 of completions in 1 s bins, middle 80 % of the
     run; cv: its root over the mean. littles_in_flight: completions a second times mean latency; mean_in_flight: the
-    average over time, which it must equal.
+    average over time, which it must equal. ttft_p50_s: to the first token, of the attempts that succeeded.
     """
 
     makespan_s: float
@@ -45,6 +46,9 @@ class Heat:
     littles_in_flight: float
     mean_in_flight: float
     unfinished: float
+    ttft_p50_s: float = 0.0
+    preemptions: float = 0.0
+    peak_in_flight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,9 @@ def measure(run: VirtualRun) -> Heat:
         littles_in_flight=run.littles_in_flight,
         mean_in_flight=run.mean_in_flight,
         unfinished=run.unfinished,
+        ttft_p50_s=float(np.median(run.ttft_s)) if len(run.ttft_s) else np.nan,
+        preemptions=run.preemptions,
+        peak_in_flight=run.peak_in_flight,
     )
 
 

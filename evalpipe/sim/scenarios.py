@@ -5,8 +5,6 @@ Data only; evalpipe/sim/race.py runs it. A new suite is a new entry of SUITES.
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,39 +12,9 @@ from typing import Any
 from evalpipe.control.build import RECIPES, build_law
 from evalpipe.control.law import Law
 from evalpipe.errors import ConfigError
-from evalpipe.sim.engine import Job, ServerModel
-from evalpipe.sim.profiles import Profile, did_you_mean, profile
-
-MAX_PROMPT = 4_000
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A server and how many jobs of what kind it is given.
-
-    Prompt tokens are lognormal, median prompt_median, at most MAX_PROMPT; output and work are the profile's.
-    """
-
-    name: str
-    profile: Profile
-    jobs: int
-    prompt_median: float = 75.0
-    prompt_sigma: float = 0.9
-
-    def draw(self, seed: int) -> list[Job]:
-        """Return the jobs, ids from 0; the same for the same seed, the first n of more jobs included."""
-        rng = random.Random(f"jobs/{seed}")
-        return [self._job(job_id, rng) for job_id in range(self.jobs)]
-
-    def server(self, seed: int) -> ServerModel:
-        """Return an idle server; another tenant's load follows from the seed."""
-        return self.profile.build(seed)
-
-    def _job(self, job_id: int, rng: random.Random) -> Job:
-        prompt = self.prompt_median * math.exp(self.prompt_sigma * rng.gauss(0, 1))
-        prompt_tokens = min(max(round(prompt), 1), MAX_PROMPT)
-        demand = self.profile.answers.draw(rng, prompt_tokens=prompt_tokens)
-        return Job(job_id, prompt_tokens, demand.output_tokens, demand.work)
+from evalpipe.sim import wide
+from evalpipe.sim.course import Course
+from evalpipe.sim.profiles import did_you_mean, profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +57,9 @@ _CONTENDERS = (
     _PLAIN,
     _NORMALISED,
     Contender("gradient", "gradient"),
+    Contender("progress from 16", "progress", {"start": 16}),
 )
+_PROGRESS = Contender("progress", "progress")
 _EVERY_LAW = (fixed(64), *(Contender(name, name) for name in RECIPES if name != "fixed"), _NORMALISED)
 
 SUITES: Mapping[str, Suite] = {
@@ -121,9 +91,11 @@ SUITES: Mapping[str, Suite] = {
                 Course("smooth", profile("smooth"), 3_000, prompt_median=512, prompt_sigma=0),
                 Course("replicas", profile("replicas"), 5_000),
             ),
-            (fixed(16), fixed(64), fixed(128), Contender("aimd", "aimd"), Contender("gradient", "gradient")),
+            (fixed(16), fixed(64), fixed(128), Contender("aimd", "aimd"), Contender("gradient", "gradient"), _PROGRESS),
             max_limit=512,
         ),
+        # every kind of server, two draws of each
+        Suite("wide", wide.courses((0, 1)), (Contender("gradient", "gradient"), _PROGRESS), max_limit=700),
     )
 }
 

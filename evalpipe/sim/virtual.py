@@ -1,8 +1,8 @@
 """Virtual time: the real control code (law, LeaseBook, WorkerLease, RetryPolicy) against the server models, no clock.
 
 Thousands of requests cost about a second. Workers, their exchange interval and the delay of a call to the controller
-are parameters, so what is tuned here meets the same feedback it meets on a cluster. Left out: first tokens that are
-overdue and streams that stall are not counted yet (no law reads them), and workers never die here.
+are parameters, so what is tuned here meets the same feedback it meets on a cluster. Left out: workers never
+die here, and no stream is cut.
 """
 
 from __future__ import annotations
@@ -12,57 +12,18 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from evalpipe.control.core import ControlCore
 from evalpipe.control.law import Law
-from evalpipe.control.lease import Lease, Permit, Report, WorkerLease
-from evalpipe.control.observation import Observation, Outcome, Sample
+from evalpipe.control.lease import Lease, Report
+from evalpipe.control.observation import Sample
 from evalpipe.control.retry import RetryPolicy
 from evalpipe.errors import ConfigError
 from evalpipe.sim.engine import Event, Job, Rejection, ServerModel
 from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
-
-# What the failure table makes of a refusal (endpoint/failures.py, which is a layer beside this one).
-REJECTED_KINDS = {429: "rate_limited", 503: "overloaded"}
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    job: Job
-    worker: _Worker
-    permit: Permit
-    sent_at: float
-    first_at: float | None = None
-
-    def sample(self, at: float, rejection: Rejection | None = None) -> Sample:
-        return Sample(
-            Outcome.OK if rejection is None else Outcome.DROPPED,
-            rtt_s=at - self.sent_at,
-            kind="ok" if rejection is None else REJECTED_KINDS.get(rejection.status, "overloaded"),
-            ttft_s=None if self.first_at is None else self.first_at - self.sent_at,
-            prompt_tokens=self.job.prompt_tokens if rejection is None else 0,
-            output_tokens=self.job.output_tokens if rejection is None else 0,
-            epoch=self.permit.epoch,
-            limit=self.permit.limit,
-            in_flight_at_send=self.permit.in_flight_at_send,
-            retry_after_s=None if rejection is None else rejection.retry_after_s,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    name: str
-    lease: WorkerLease = field(default_factory=WorkerLease)
-    samples: list[Sample] = field(default_factory=list)
-    retries: deque[Job] = field(default_factory=deque)
-    waiting: int = 0  # in flight without a first token
-
-    def take_samples(self) -> tuple[Sample, ...]:
-        samples, self.samples = tuple(self.samples), []
-        return samples
+from evalpipe.sim.virtual_worker import Sent, VirtualWorker
 
 
 class _Cluster:
@@ -73,12 +34,12 @@ class _Cluster:
         self._model, self._setup = model, setup
         self._backlog = deque(jobs)
         self._left = len(self._backlog)
-        self._workers = [_Worker(f"w{i}") for i in range(setup.workers)]
+        self._workers = [VirtualWorker(f"w{i}") for i in range(setup.workers)]
         self._retry, self._rng = RetryPolicy(), random.Random(setup.seed)
         self._now = 0.0
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, Sent] = {}
         self._failures: dict[int, int] = {}
-        self._finished: list[tuple[int, float, float, float]] = []
+        self._finished: list[tuple[int, float, float, float, float]] = []
         self._rejections = self._attempts = self._peak = 0
         self._tokens_told = 0
         self._area = 0.0  # request-seconds in flight
@@ -109,65 +70,65 @@ class _Cluster:
     def _on_event(self, event: Event) -> None:
         sent = self._sent[event.job_id]
         if event.kind == "first_token":
-            sent.first_at = event.at
-            sent.worker.waiting -= 1
+            sent.worker.on_first_token(sent, event.at)
         elif event.kind == "done":
             self._on_done(sent, event.at)
+        else:
+            sent.worker.on_preempted(sent, event.at, self._model.tokens_of(event.job_id))
 
-    def _on_done(self, sent: _Sent, at: float) -> None:
-        self._end(sent)
+    def _on_done(self, sent: Sent, at: float) -> None:
+        self._end(sent, sent.sample(at))
         self._left -= 1
-        self._finished.append((sent.job.job_id, at, at - sent.sent_at, sent.job.work))
-        sent.worker.samples.append(sent.sample(at))
+        assert sent.first_at is not None, "an answer has a first token"
+        ttft_s = sent.first_at - sent.sent_at
+        self._finished.append((sent.job.job_id, at, at - sent.sent_at, ttft_s, sent.job.work))
         self._dispatch(sent.worker)
 
-    def _end(self, sent: _Sent) -> None:
+    def _end(self, sent: Sent, sample: Sample) -> None:
         del self._sent[sent.job.job_id]
-        sent.worker.lease.give_back()
-        sent.worker.waiting -= sent.first_at is None
+        sent.worker.on_ended(sent, sample)
 
-    def _dispatch(self, worker: _Worker) -> None:
+    def _dispatch(self, worker: VirtualWorker) -> None:
         """Send what the worker has permits for; jobs to be tried again go first."""
         while worker.retries or self._backlog:
             permit = worker.lease.take(now=self._now)
             if permit is None:
                 return
             job = worker.retries.popleft() if worker.retries else self._backlog.popleft()
-            self._send(_Sent(job, worker, permit, self._now))
+            self._send(Sent(job, worker, permit, self._now))
 
-    def _send(self, sent: _Sent) -> None:
+    def _send(self, sent: Sent) -> None:
         self._attempts += 1
         self._sent[sent.job.job_id] = sent
-        sent.worker.waiting += 1
+        sent.worker.on_sent(sent)
         if self._setup.overhead_s:
             self._at(self._now + self._setup.overhead_s, lambda: self._arrive(sent))
         else:
             self._arrive(sent)
 
-    def _arrive(self, sent: _Sent) -> None:
+    def _arrive(self, sent: Sent) -> None:
         rejection = self._model.submit(sent.job, now=self._now)
         if rejection is None:
             self._peak = max(self._peak, len(self._sent))
         else:
             self._on_rejected(sent, rejection)
 
-    def _on_rejected(self, sent: _Sent, rejection: Rejection) -> None:
+    def _on_rejected(self, sent: Sent, rejection: Rejection) -> None:
         worker, job = sent.worker, sent.job
         if rejection.status == 400:
             raise ConfigError(f"job {job.job_id} can never run on this server ({rejection.code}): {job}")
-        self._end(sent)
+        self._end(sent, sent.sample(self._now, rejection))
         self._rejections += 1
         worker.lease.brake()
-        worker.samples.append(sent.sample(self._now, rejection))
         failures = self._failures[job.job_id] = self._failures.get(job.job_id, 0) + 1
         delay = self._retry.delay(failures, rejection.retry_after_s, self._rng)
         self._at(self._now + delay, lambda: self._try_again(worker, job))
 
-    def _try_again(self, worker: _Worker, job: Job) -> None:
+    def _try_again(self, worker: VirtualWorker, job: Job) -> None:
         worker.retries.append(job)
         self._dispatch(worker)
 
-    def _exchange_at(self, when: float, worker: _Worker) -> None:
+    def _exchange_at(self, when: float, worker: VirtualWorker) -> None:
         """Schedule one exchange: asked at `when`, at the controller half a lag later, answered after another half."""
         half_s = self._setup.lag_s / 2
 
@@ -180,25 +141,17 @@ class _Cluster:
             self._at(self._now + half_s, lambda: renew(lease))
 
         def renew(lease: Lease) -> None:
-            worker.lease.renew(lease)
+            worker.renew(lease)
             self._dispatch(worker)
             self._exchange_at(self._now + lease.next_exchange_s, worker)
 
         self._at(when, ask)
 
-    def _report(self, worker: _Worker) -> Report:
+    def _report(self, worker: VirtualWorker) -> Report:
         want = len(worker.retries) + len(self._backlog)
-        sequence, in_flight, peak, held = worker.lease.ask(want=want, now=self._now)
-        samples = worker.take_samples()
-        observation = Observation(
-            in_flight=in_flight,
-            in_flight_peak=peak,
-            waiting=worker.waiting,
-            prefill_tokens=sum(sample.prompt_tokens for sample in samples),
-            output_tokens=self._take_tokens(),
-            samples=samples,
+        return worker.report(
+            want=want, output_tokens=self._take_tokens(), tokens_of=self._model.tokens_of, now=self._now
         )
-        return Report(worker.name, 1, sequence, held, want, observation)
 
     def _take_tokens(self) -> int:
         """Return the output tokens of the whole cluster since anybody told of them: the core adds workers up anyway."""
@@ -207,13 +160,14 @@ class _Cluster:
 
     def _outcome(self) -> VirtualRun:
         ticks, changes = self._core.drain_records()
-        done = np.array([row[1:] for row in self._finished], dtype=np.float64).reshape(-1, 3)
+        done = np.array([row[1:] for row in self._finished], dtype=np.float64).reshape(-1, 4)
         return VirtualRun(
             makespan_s=self._now,
             job_id=np.array([row[0] for row in self._finished], dtype=np.int64),
             done_at=done[:, 0],
             rtt_s=done[:, 1],
-            work=done[:, 2],
+            ttft_s=done[:, 2],
+            work=done[:, 3],
             rejections=self._rejections,
             attempts=self._attempts,
             unfinished=self._left,

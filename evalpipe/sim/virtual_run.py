@@ -42,7 +42,8 @@ class VirtualSetup:
 class VirtualRun:
     """What happened. Arrays have one entry a finished job, in order of completion.
 
-    job_id: int64[n]; done_at, rtt_s: float64[n] seconds; work: float64[n]. rtt_s is of the attempt that succeeded.
+    job_id: int64[n]; done_at, rtt_s, ttft_s: float64[n] seconds; work: float64[n]. rtt_s and ttft_s (to the first
+    token) are of the attempt that succeeded.
     makespan_s: when the last job finished, or the horizon. unfinished: jobs left then. mean_in_flight: over time,
     unfinished requests included; peak_in_flight counts what the server had taken or was being sent.
     """
@@ -51,6 +52,7 @@ class VirtualRun:
     job_id: NDArray[np.int64]
     done_at: NDArray[np.float64]
     rtt_s: NDArray[np.float64]
+    ttft_s: NDArray[np.float64]
     work: NDArray[np.float64]
     rejections: int
     attempts: int

@@ -10,7 +10,7 @@ from evalpipe.control.build import LAW_NAMES, build_law
 from evalpipe.control.core import ControlCore, Tick
 from evalpipe.control.law import Evidence, LimitChange
 from evalpipe.control.lease import Report
-from evalpipe.control.observation import Observation, Outcome, Sample
+from evalpipe.control.observation import FirstTokens, Observation, Outcome, Sample
 from evalpipe.errors import StateError
 
 
@@ -66,6 +66,35 @@ def drained(core: ControlCore) -> list[Tick]:
     return core.drain_records()[0]
 
 
+def test_leases_carry_what_overdue_means():
+    """First tokens that one worker saw tell the other how long to wait; before any, the table is empty."""
+    core = ControlCore(ScriptedLaw([]))
+    one, two = Worker(core, "w0"), Worker(core, "w1")
+
+    before = one.exchange(now=0.0)
+    after = [
+        one.exchange(now=0.1, first_tokens=(FirstTokens(7, 3, 0, 0.05), FirstTokens(12, 1, 0, 1.0))),
+        two.exchange(now=0.1),
+    ]
+
+    assert before.overdue == ()
+    assert [lease.overdue for lease in after] == [((7, pytest.approx(0.15)), (12, 2.0))] * 2
+
+
+def test_first_tokens_are_seen_once():
+    """They are flows, as tokens are: joined between ticks, gone after one."""
+    law = ScriptedLaw([])
+    worker = Worker(ControlCore(law))
+
+    worker.exchange(now=0.0)
+    worker.exchange(now=0.05, first_tokens=(FirstTokens(7, 1, 0, 0.1),))
+    worker.exchange(now=0.1, first_tokens=(FirstTokens(7, 2, 1, 0.2),))
+    worker.exchange(now=0.2)
+
+    counts = [sum(first.count for first in seen.first_tokens) for seen in law.seen]
+    assert counts == [0, 3, 0]
+
+
 def test_one_tick_merges_all_workers():
     """The law sees one observation a tick, of all workers together; between ticks it sees nothing."""
     law = ScriptedLaw([])
@@ -79,6 +108,23 @@ def test_one_tick_merges_all_workers():
 
     assert len(law.seen) == 2
     assert (law.seen[1].in_flight, law.seen[1].output_tokens, len(law.seen[1].samples)) == (6, 75, 3)
+
+
+def test_a_tick_is_one_report_of_each_worker():
+    """It waits for the second worker, for two intervals at most, and not at all once one saw an overload."""
+    law = ScriptedLaw([])
+    core = ControlCore(law)
+    one, two = Worker(core, "w0"), Worker(core, "w1")
+    one.exchange(now=0.0)
+
+    seen = []
+    for now, worker in ((0.05, two), (0.12, one), (0.25, one), (0.3, two), (0.42, one), (0.52, one)):
+        worker.exchange(now=now)
+        seen.append(len(law.seen))
+    one.exchange(now=0.63, samples=drops(1))
+
+    assert seen == [1, 2, 2, 3, 3, 4]
+    assert len(law.seen) == 5
 
 
 def test_samples_are_seen_once_and_levels_stay():

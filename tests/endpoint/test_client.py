@@ -46,14 +46,14 @@ class Counter:
         self.total += count
 
 
-def endpoint(url, *, cap=4, sampling=None, **config):
+def endpoint(url, *, cap=4, sampling=None, environ=None, **config):
     return Endpoint(
         EndpointConfig(api_key_env="K", **config),
         sampling or SamplingConfig(),
         model="m",
         base_url=url,
         cap=cap,
-        environ={"K": KEY},
+        environ=environ or {"K": KEY},
     )
 
 
@@ -185,7 +185,7 @@ FAULTS = {
     "not http": ((b"SSH-2.0-x\r\n\r\n", CLOSE), Retryable, "bad_body"),
     "cut body": ((response(completion())[:-20], CLOSE), Retryable, "cut"),
     "cut stream": ((*STREAM[:4], CLOSE), Retryable, "cut"),
-    "reset stream": ((*STREAM[:4], 0.02, RESET), Retryable, ("cut", "reset")),
+    "reset stream": ((*STREAM[:4], 0.02, RESET), Retryable, "cut"),
     "html": ((response(b"<html>hello</html>", content_type="text/html"),), Retryable, "bad_body"),
     "html as stream": ((response(b"<html>\n\n</html>", content_type="text/event-stream"),), Retryable, "no_answer"),
     "empty body": ((response(b""),), Retryable, "bad_body"),
@@ -239,12 +239,13 @@ def test_a_fault_has_its_class_and_kind(name):
     reply, error, kind = FAULTS[name]
     started = time.monotonic()
 
-    _, [failed] = ask(reply, deadline_s=0.2, max_response_bytes=4096)
+    deadline_s = 0.2 if kind == "timeout" else 20.0  # a busy machine is no fault of the server
+    _, [failed] = ask(reply, deadline_s=deadline_s, max_response_bytes=4096)
 
     assert type(failed) is error
-    assert failed.failure.kind in ([kind] if isinstance(kind, str) else kind)
-    assert 0 < failed.failure.rtt_s < 1
-    assert time.monotonic() - started < 1.5
+    assert failed.failure.kind == kind
+    assert 0 < failed.failure.rtt_s < deadline_s + 1
+    assert time.monotonic() - started < deadline_s + 1.5
 
 
 def test_a_closed_port_is_a_failed_connection():
@@ -270,7 +271,7 @@ def test_the_next_request_after_a_fault_succeeds():
     faults = [FAULTS[name][0] for name in ("cut stream", "reset", "bad event", "oversize body", "slow body")]
 
     for fault in faults:
-        _, [failed, done] = ask(fault, STREAM, times=2, deadline_s=0.2, max_response_bytes=4096)
+        _, [failed, done] = ask(fault, STREAM, times=2, deadline_s=1.5, max_response_bytes=4096)
 
         assert isinstance(failed, EndpointError)
         assert done.text == "four two"
@@ -324,6 +325,34 @@ def test_neither_key_nor_prompt_is_in_an_error(reply):
     assert PROMPT.encode() not in shown + pickled
     assert (failed.__cause__, failed.__context__) == (None, None)
     assert pickle.loads(pickled).failure == failed.failure
+
+
+def test_a_refused_key_is_read_again_for_the_next_request(tmp_path):
+    """A key that was rotated in its file is in use one refusal later, and neither key shows in an error."""
+    path = tmp_path / "key"
+    path.write_text("old-key-4711")
+    path.chmod(0o600)
+    refusal = response({"error": {"message": "old-key-4711 is revoked, new-key-4712 is not"}}, status="401 No")
+
+    async def main():
+        async with serve((refusal,), (refusal,), STREAM) as server:
+            client = endpoint(server.url, environ={"K_FILE": str(path)})
+            failures, sent = [], []
+            for write in (lambda: path.write_text("new-key-4712"), lambda: None):
+                try:
+                    await client.send(REQUEST, deadline_s=5)
+                except RunFatal as error:
+                    failures.append(str(error))
+                sent.append(server.header("Authorization"))
+                write()
+            await client.send(REQUEST, deadline_s=5)
+            await client.aclose()
+            return failures, [*sent, server.header("Authorization")]
+
+    failures, sent = asyncio.run(main())
+
+    assert sent == ["Bearer old-key-4711", "Bearer old-key-4711", "Bearer new-key-4712"]
+    assert "4711" not in failures[0] and "4711" not in failures[1]
 
 
 def test_the_key_is_not_in_the_repr_of_the_endpoint():

@@ -13,9 +13,10 @@ from evalpipe.control.law import Law
 from evalpipe.errors import ConfigError
 from evalpipe.sim.batching import Batching, BatchingParams
 from evalpipe.sim.cliff import Cliff, CliffParams
+from evalpipe.sim.course import Course
 from evalpipe.sim.engine import Event, Job, Rejection, ServerModel
 from evalpipe.sim.profiles import profile
-from evalpipe.sim.scenarios import SUITES, Course
+from evalpipe.sim.scenarios import SUITES
 from evalpipe.sim.virtual import run_virtual
 from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
 
@@ -235,6 +236,7 @@ def finished_at(done_at: list[float]) -> VirtualRun:
         job_id=np.arange(count),
         done_at=np.array(done_at),
         rtt_s=np.ones(count),
+        ttft_s=np.ones(count),
         work=np.ones(count),
         rejections=0,
         attempts=count,
@@ -245,3 +247,35 @@ def finished_at(done_at: list[float]) -> VirtualRun:
         ticks=[],
         changes=[],
     )
+
+
+def test_what_waits_too_long_is_overdue():
+    """16 on a server of 4 slots: about 12 wait, and but for those that came last are overdue; 4 never are."""
+    course = Course("small", profile("vllm", slots=4), 200)
+
+    crowded, roomy = (run_virtual(fixed(limit), course.server(0), course.draw(0)) for limit in (16, 4))
+
+    assert np.median([tick.overdue for tick in crowded.ticks[20:-20]]) >= 10
+    assert all(tick.overdue <= tick.waiting for tick in crowded.ticks)
+    assert max(tick.overdue for tick in roomy.ticks) == 0
+
+
+def test_preempted_streams_are_stalled_and_go_on():
+    """Memory for about 8 of 24 streams: some that began are silent for more than a second; at the end none is."""
+    course = Course("memory", profile("vllm", kv_tokens=6_000, median=500.0, sigma=0.3), 120, prompt_sigma=0.3)
+
+    run = run_virtual(fixed(24), course.server(0), course.draw(0))
+
+    assert run.preemptions > 0
+    assert max(tick.stalled for tick in run.ticks) > 0
+    assert run.ticks[-1].stalled == 0
+
+
+def test_first_token_times_are_within_the_latency():
+    """Each answer has both, and on a roomy server the first token comes within a tenth of a second."""
+    course = Course("roomy", profile("vllm"), 200)
+
+    run = run_virtual(fixed(8), course.server(0), course.draw(0))
+
+    assert ((run.ttft_s > 0) & (run.ttft_s <= run.rtt_s)).all()
+    assert np.median(run.ttft_s) < 0.1

@@ -238,27 +238,40 @@ def test_of_two_drivers_that_start_together_one_works(bucket: ObjectStore):
         assert (state.epoch, state.version) == (epoch + 1, epoch + 1)
 
 
+class Announcing(RemoteStore):
+    """Says when it is about to write."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, retry=QUICK)
+        self.is_about_to_write = Event()
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.is_about_to_write.set()
+        return super().put_if_absent(key, data)
+
+
 def test_a_takeover_stops_the_driver_that_was_there(bucket: ObjectStore):
-    """It commits as fast as it can meanwhile: it stops with its next commit, and what it had committed stays."""
+    """It commits at the very moments at which the newcomer claims: it is stopped, and what it had committed stays."""
     run = SmallRun(bucket)
     info = run.write([0])
-    has_begun = Event()
+    newcomer = Announcing(bucket.url)
 
     def work() -> int:
-        for number in range(2000):
+        for number in range(1000):
+            assert newcomer.is_about_to_write.wait(20.0)
+            newcomer.is_about_to_write.clear()
             key = KeySet.from_keys([Key(number % SPEC.items, number // SPEC.items)])
             try:
                 run.log.commit([replace(info, path=f"segments/{number}", ok=key)])
             except Fenced:
                 return number
-            has_begun.set()
         raise AssertionError("nobody took over")
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(work)
-        has_begun.wait()
-        second = Log(RemoteStore(bucket.url, retry=QUICK))
+        second = Log(newcomer)
         second.claim(SPEC.sha256)
+        newcomer.is_about_to_write.set()
         committed = first.result()
 
     entries = [read_entry(bucket, version + 1) for version in range(second.replay().version)]

@@ -1,0 +1,118 @@
+"""Do tokens come as fast as they should at this level? The signal that may cut without any queue.
+
+Time that the delivered work does not explain (control/pace.py) adds up; an efficient tick takes it down again. How much
+of it is a collapse is not a constant: dips that mend by themselves (a preemption, a long prompt) raise the bar. On a
+server that flows evenly one tick of collapse is enough; on one that stutters it takes several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evalpipe.control.pace import Pace, PaceState
+from evalpipe.control.window import Beat, Window
+
+LOOK_S, LOOK_BEATS = (
+    0.3,
+    3,
+)  # ticks are learned and judged three at a time: prompts are counted when their first token comes
+EFFICIENT = 0.7  # of a tick explained: what is below adds to the lost time, what is above takes from it
+MENDED = 0.85  # of the look explained: the trouble is over
+LEAST_S, MOST_S = 0.05, 0.3  # lost time that is a collapse: on the evenest server, on the most uneven one
+DIP_FACTOR = 1.5  # of the deepest dip that mended by itself
+DIP_MEMORY_S = 60.0
+ADAPT_S = 3.0  # a shortfall that lasts longer than this is the server's new pace, not the level's fault
+
+
+@dataclass(slots=True)
+class ShortfallState:
+    """JSON-able. dip_s: the deepest lost time that mended by itself, forgotten over a minute. prompt_tokens: mean."""
+
+    dip_s: float = 0.0
+    prompt_tokens: float = 0.0
+    pace: PaceState = field(default_factory=PaceState)
+
+
+class Shortfall:
+    """Judge each tick against the pace, and teach the pace from those that were as they should be."""
+
+    def __init__(self, state: ShortfallState) -> None:
+        self.state = state
+        self.pace = Pace(state.pace)
+        self.look = Window(LOOK_S, least=LOOK_BEATS)
+        self.lost_s = 0.0
+        self._deepest_s = 0.0
+        self._lasted_s = 0.0
+        self._waiting = self._waiting_before = 0
+
+    def observe(self, beat: Beat, *, may_adapt: bool) -> None:
+        """may_adapt: the level is what the law wants, so a lasting shortfall is not the level's."""
+        self.look.add(beat)
+        self._note_prompts(beat)
+        if not self.look.is_full:
+            return
+        if self.pace.is_known:
+            self._add_lost(beat)
+        if not self.pace.is_known or self.share >= EFFICIENT:
+            self._lasted_s = 0.0
+            self.pace.learn(self.look)
+        elif may_adapt:
+            self._adapt(beat)
+
+    @property
+    def share(self) -> float:
+        """Share of the last look that its work explains; 1 before the pace is known."""
+        known = self.pace.is_known and self.look.seconds > 0
+        return self.pace.explained_s(self.look) / self.look.seconds if known else 1.0
+
+    @property
+    def is_efficient(self) -> bool:
+        """The last look was full and nothing to worry about."""
+        return self.look.is_full and self.share >= EFFICIENT
+
+    @property
+    def is_mended(self) -> bool:
+        return self.share >= MENDED
+
+    @property
+    def is_collapse(self) -> bool:
+        """More time was lost than dips and the prompts under way account for."""
+        bar_s = min(max(LEAST_S, DIP_FACTOR * self.state.dip_s), MOST_S)
+        waiting = max(self._waiting, self._waiting_before)
+        under_way_s = self.pace.prompt_token_s * self.state.prompt_tokens * waiting
+        return self.lost_s > bar_s + under_way_s
+
+    @property
+    def elasticity(self) -> float:
+        """How tokens/s grow with what is in flight, at the level of the last look."""
+        streams = [beat.streams for beat in self.look]
+        return self.pace.elasticity(sum(streams) / len(streams)) if streams else 1.0
+
+    def forget(self) -> None:
+        """Begin a new count: what was lost so far was acted on."""
+        self.lost_s = self._deepest_s = self._lasted_s = 0.0
+
+    def note_false_alarm(self) -> None:
+        self.state.dip_s = max(DIP_FACTOR * self.state.dip_s, LEAST_S)
+        self.forget()
+
+    def _add_lost(self, beat: Beat) -> None:
+        before_s = self.lost_s
+        self.lost_s = max(before_s + EFFICIENT * beat.seconds - self.pace.explained_s([beat]), 0.0)
+        self._deepest_s = max(self._deepest_s, self.lost_s)
+        self.state.dip_s *= max(1.0 - beat.seconds / DIP_MEMORY_S, 0.0)
+        if self.lost_s == 0.0 < before_s:
+            self.state.dip_s, self._deepest_s = max(self.state.dip_s, self._deepest_s), 0.0
+
+    def _adapt(self, beat: Beat) -> None:
+        """A server that stays slow after the cut has become slower: believe it, once something flows again."""
+        self._lasted_s += beat.seconds
+        if self._lasted_s > ADAPT_S and self.share > 0.0:
+            self.pace.slow_down(1.0 / self.share)
+            self.forget()
+
+    def _note_prompts(self, beat: Beat) -> None:
+        self._waiting_before, self._waiting = self._waiting, beat.waiting
+        if beat.begun:
+            weight = 0.05 * beat.begun / (1.0 + 0.05 * beat.begun)  # the mean of about the last twenty
+            self.state.prompt_tokens += weight * (beat.prefill / beat.begun - self.state.prompt_tokens)
