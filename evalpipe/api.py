@@ -27,8 +27,10 @@ from evalpipe.store.log import read_state
 from evalpipe.store.objects import NotFound, ObjectStore
 from evalpipe.store.open import open_store
 from evalpipe.store.rows import read_all, read_results
+from evalpipe.store.schema import RESULT_SCHEMA
 from evalpipe.store.segments import encode_table
 from evalpipe.store.spec import Spec, read_spec
+from evalpipe.store.state import LogState
 
 if TYPE_CHECKING:
     import datasets
@@ -135,7 +137,8 @@ def open_run(path: str | Path) -> Run:
 def conclude(session: Session, outcome: Outcome | None) -> Run:
     """Write summary.json and settle the exit code."""
     store, config = session.store, session.config
-    summary = summarise_run(store, coverage=config.run.coverage)
+    state = read_state(store)
+    summary = summarise_run(store, coverage=config.run.coverage, state=state)
     ending = outcome.ending if outcome is not None else None
     exit_code, why = (ending.exit_code, ending.why) if ending is not None else (0, "")
     failed, expected = summary.items.failed, summary.items.expected or 1
@@ -143,6 +146,7 @@ def conclude(session: Session, outcome: Outcome | None) -> Run:
         exit_code = FAILED_ITEMS
         why = f"{failed} of {expected} items failed, run.fail_on_error allows {config.run.fail_on_error:g}"
     body = {"run": session.name, "url": store.url, "exit_code": exit_code, "why": why, **summary.to_dict()}
+    body["log_version"] = state.version  # `verify` tells whether it is of the log as it is now
     if outcome is not None:
         body |= _speed(session, outcome)
     else:
@@ -152,11 +156,11 @@ def conclude(session: Session, outcome: Outcome | None) -> Run:
     return Run(store, exit_code, why)
 
 
-def summarise_run(store: ObjectStore, *, coverage: float) -> Summary:
-    """Read what is stored and say it in numbers."""
-    spec = read_spec(store)
-    tables = [table.select(list(COLUMNS)) for table in read_results(store, read_state(store))]
-    table = pa.concat_tables(tables) if tables else read_all(store, read_state(store)).select(list(COLUMNS))
+def summarise_run(store: ObjectStore, *, coverage: float, state: LogState | None = None) -> Summary:
+    """Read what is stored and say it in numbers. state: of the log, None to replay it."""
+    spec, state = read_spec(store), state or read_state(store)
+    tables = [table.select(list(COLUMNS)) for table in read_results(store, state)]
+    table = pa.concat_tables(tables) if tables else RESULT_SCHEMA.empty_table().select(list(COLUMNS))
     return summarise(select_newest(table), expected_items=spec.items, repeats=spec.repeats, coverage=coverage)
 
 

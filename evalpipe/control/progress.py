@@ -39,7 +39,7 @@ RAMP_PER_S, RAMP_MOST, ROUND_S = 1.0, 1.5, 0.2
 SMALL_STEP, SMALL_MOST = 8.0, 2.0  # up to 8 more at a time are no burst, but no more than twice what proved right
 CLEAN_DOUBLES_S, CLEAN_DOUBLINGS, GROW_MOST_PER_S = 3.0, 5.0, 0.2  # growth in cruise doubles, up to 20 % a second
 ELASTIC = 0.06  # tokens/s must grow by so much of what in flight grows, or growing buys latency alone
-BINDS = 0.8  # of the limit in flight: below, it is not in use
+BINDS, FILLED = 0.8, 0.9  # of the limit in flight: below, it is not in use; from there, a step of startup is complete
 REJECTED_CUT, TIMEOUT_CUT, AFTER_OUTAGE = 0.8, 0.8, 0.5
 SUSPECT_LEFT, RESTORED = 0.97, 0.96  # of the level at which a collapse was seen
 ILL_SHARE = 0.6  # of the attempts of the last two seconds, with no answer among them
@@ -154,6 +154,8 @@ class ProgressLaw:
         has_stuck = self._second.seconds > 0.3 and self._second.stuck > RAMP_BELOW * wanted
         if has_stuck or self._shortfall.elasticity <= ELASTIC:
             self.state.mode = "cruise"
+            return None
+        if beat.peak < FILLED * math.floor(self.state.limit):
             return None
         self._awaited = beat.waiting if self._awaited is None else self._awaited - beat.begun
         if self._awaited > 0 or self._since_step_s < ROUND_S * 0.99:

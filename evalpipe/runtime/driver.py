@@ -69,6 +69,7 @@ class _Desk:
     wants: int = CANARIES
     finished: int = 0
     cpu_s: float = 0.0
+    storage: str = ""  # why its writes fail now
     has_news: bool = False
     is_up: bool = False
     is_lost: bool = False
@@ -114,6 +115,7 @@ class Driver:
         self._drain_until: float | None = None
         self._began = self._shown_at = self._turned_at = clock.now()
         self._watch = EndpointWatch(session.config.endpoint, now=self._began, is_first_try=session.retry is None)
+        self._trouble = ""  # why storage refuses to write, as last told
         self._buried_cpu_s = 0.0
 
     def run(self) -> Outcome:
@@ -140,6 +142,7 @@ class Driver:
         self._turned_at = now
         self._dispenser.settle(self._committer.commit(now=now))
         self._pulse.beat(now=now)
+        self._tell_trouble()
         self._check_signals()
         if not self._is_draining and (ending := self._watch.verdict(now=now)) is not None:
             self._end(ending)
@@ -184,6 +187,7 @@ class Driver:
         # only the very first get work before they are up: a replacement may wait for a core until the end of the run
         desk.wants, desk.finished = 0 if self._watch.has_success else CANARIES, 0
         desk.has_news = desk.is_up = desk.is_lost = desk.is_idle = False
+        desk.storage = ""
         self._fleet.spawn(
             WorkerSpec(
                 name=desk.name,
@@ -240,7 +244,7 @@ class Driver:
         self._watch.on_reply(desk.process, reply, now=self._clock.now())
         self._committer.add(desk.process, reply.written)
         self._dispenser.release(reply.released, worker=desk.name)
-        desk.wants, desk.cpu_s = reply.wants, reply.cpu_s
+        desk.wants, desk.cpu_s, desk.storage = reply.wants, reply.cpu_s, reply.storage
         desk.has_news, desk.is_up = False, True
         desk.is_lost, desk.is_idle = desk.is_lost or reply.is_lost, reply.is_drained
         if reply.counters.finished > desk.finished:
@@ -304,6 +308,14 @@ class Driver:
     def _on_records(self, records: ControlRecords) -> None:
         self._board.on_records(records.limit, records.ticks, records.changes)
         self._recorder.add(records.ticks)
+
+    def _tell_trouble(self) -> None:
+        trouble = self._committer.trouble or next((desk.storage for desk in self._desks.values() if desk.storage), "")
+        if trouble and not self._trouble:
+            self._say(f"storage: {trouble}; nothing is sent until it works again")
+        elif self._trouble and not trouble:
+            self._say("storage works again")
+        self._trouble = trouble
 
     def _snapshot(self) -> Progress:
         counts = self._committer.state.counts

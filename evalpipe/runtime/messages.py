@@ -94,6 +94,7 @@ class PollReply:
     is_lost: bool = False  # its lease ran out: it sends nothing more
     released: Sequence[Key] = ()  # items it will not do
     signs_of_life: int = 0  # tokens and answers so far
+    storage: str = ""  # why its writes fail now; it sends nothing meanwhile
     is_drained: bool = False  # it was told to drain, has nothing in flight, and every row is in a file
 
 

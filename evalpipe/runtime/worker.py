@@ -152,6 +152,7 @@ class WorkerLoop:
             is_lost=self._gate.is_expired,
             signs_of_life=self._observer.signs_of_life,
             released=tuple(self._released),
+            storage=self._outbox.trouble,
             is_drained=self._is_drained,
         )
 

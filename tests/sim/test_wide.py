@@ -6,6 +6,8 @@ second.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evalpipe.control.build import build_law
@@ -100,7 +102,7 @@ def test_a_bounded_queue_is_not_overflowed(number: int):
 
 def test_many_workers_and_a_slow_exchange_cost_little():
     """16 workers and a call of 0.1 s to the controller: at most 4 % more than one worker beside it."""
-    course = wide.draw("64 slots", 1)
+    course = replace(wide.draw("64 slots", 1), jobs=1_000)
 
     setup = VirtualSetup(workers=16, lag_s=0.1)
     far = run_virtual(build_law("progress"), course.server(0), course.draw(0), setup=setup)

@@ -18,6 +18,7 @@ SEEDS = 30
 WITHIN = 10  # seeds until a missing guard must have shown
 
 
+@pytest.mark.timeout(300)
 def test_no_seed_breaks_an_invariant():
     """Crashes, power cuts, pauses, cut links and full disks leave every item done once, as the server answered it."""
     verdicts = [simulate_seed(seed) for seed in range(SEEDS)]

@@ -17,16 +17,16 @@ STROKES = {
     "kill_driver": 5,
     "kill_worker": 4,
     "kill_controller": 2,
-    "kill_node": 1,
+    "kill_node": 3,
     "power_cut": 5,
     "pause_driver": 2,
     "pause_worker": 2,
-    "pause_controller": 1,
+    "pause_controller": 2,
     "cut_off_worker": 2,
     "fill_disk": 2,
     "second_driver": 2,
     "takeover": 3,
-    "stranger": 1,
+    "stranger": 2,
 }
 LAWS = ("fixed", "aimd", "gradient")
 FAILURES = ("server_error", "reset", "cut", "timeout", "bad_request")
