@@ -17,7 +17,7 @@ from evalpipe.errors import StateError
 # that nobody starves.
 ROTATE_S = 1.0
 # Growth is lent out in steps: a jump of 100 into a short server queue is a burst of rejections even at the right level.
-GROWTH_STEP_S, GROWTH_STEP_SHARE, GROWTH_STEP_MIN = 0.25, 0.1, 4.0
+GROWTH_STEP_S, GROWTH_STEP_SHARE, GROWTH_STEP_MIN = 0.25, 0.2, 8.0
 # 0.5 ms of controller time an exchange (measured 2026-11 on 2 shared cores), of which workers may take 20 % of a core.
 EXCHANGE_COST_S, CONTROLLER_SHARE = 0.0005, 0.2
 
@@ -196,7 +196,7 @@ class LeaseBook:
         return min(self._share(name, now), free, account.demand)
 
     def _usable(self, now: float) -> int:
-        """The limit, with growth released by 10 % (at least 4 permits) a quarter second."""
+        """The limit, with growth released by 20 % (at least 8 permits) a quarter second."""
         if self._released_at is not None and self._released < self.limit:
             step = max(GROWTH_STEP_MIN, GROWTH_STEP_SHARE * self._released)
             self._released += step * max(now - self._released_at, 0.0) / GROWTH_STEP_S

@@ -72,6 +72,7 @@ class LimitGate:
             prefill_tokens=observation.prefill_tokens,
             output_tokens=observation.output_tokens,
             samples=observation.samples,
+            first_tokens=observation.first_tokens,
         )
         return Report(self._worker, self._incarnation, sequence, held, want, seen)
 

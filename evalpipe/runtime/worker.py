@@ -22,7 +22,7 @@ from evalpipe.control.lease import Lease, Permit, Report
 from evalpipe.control.retry import RetryPolicy
 from evalpipe.endpoint.client import Endpoint, derive_deadline
 from evalpipe.errors import DataError, EndpointError, EvalPipeError, Failure
-from evalpipe.prompt import Prompter
+from evalpipe.prompt import Prompter, estimate_tokens
 from evalpipe.records import Completion, Key, Request, Result
 from evalpipe.runtime import rows
 from evalpipe.runtime.clock import REAL, Clock
@@ -72,7 +72,7 @@ class WorkerLoop:
         self._spec, self._exchange, self._clock = spec, exchange, clock
         config = spec.config
         self._gate = LimitGate(worker=spec.name, incarnation=spec.incarnation, clock=clock.now)
-        self._queue, self._observer = TaskQueue(), Observer()
+        self._queue, self._observer = TaskQueue(), Observer(clock.now)
         self._outbox = Outbox(store or open_store(spec.store_url), spec)
         self._sender: Sender = sender or Endpoint(
             config.endpoint, config.sampling, model=spec.model, base_url=spec.base_url, cap=spec.cap
@@ -192,6 +192,7 @@ class WorkerLoop:
                 await asyncio.sleep(0.2)
                 continue
             self._gate.renew(lease)
+            self._observer.renew(lease)
             self._work.set()
             return lease.next_exchange_s
 
@@ -262,7 +263,7 @@ class WorkerLoop:
         return task.request
 
     async def _send(self, task: Task, request: Request, sent: rows.Sent, ticket: Ticket) -> None:
-        watch = self._observer.begin()
+        watch = self._observer.begin(estimate_tokens(request.prompt))
         trace = self._trace_of(task, sent.permit) if self._trace else None
         deadline_s = self._triage.deadline_s(task, self._deadline_s)
         try:
@@ -276,7 +277,7 @@ class WorkerLoop:
             self._on_failure(task, request, sent, error.failure, verdict)
             return
         except asyncio.CancelledError:
-            watch.first_token()
+            self._observer.abandoned(watch)
             raise
         self._triage.on_answer(ticket, now=self._clock.now())
         self._observer.answered(watch, completion, sent.permit)

@@ -287,7 +287,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 class TestLeaseMachine(LeaseMachine.TestCase):
-    settings = settings(max_examples=400, stateful_step_count=40, deadline=None, derandomize=True)
+    settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 @pytest.mark.chaos

@@ -1,4 +1,4 @@
-"""The deterministic crash simulation: thirty seeds by default, all of them and every os call under the mark chaos."""
+"""The deterministic crash simulation: sixteen seeds by default, all of them and every os call under the mark chaos."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.provoke import provoke
 from simulation.simulate import simulate, simulate_seed
 
 RUN = Path(__file__).with_name("run.py")
-SEEDS = 30
+SEEDS = 16
 WITHIN = 10  # seeds until a missing guard must have shown
 
 
@@ -24,7 +24,7 @@ def test_no_seed_breaks_an_invariant():
     verdicts = [simulate_seed(seed) for seed in range(SEEDS)]
 
     assert [(v.name, v.violations) for v in verdicts if v.violations] == []
-    assert sum(v.counts.get("kill_driver", 0) + v.counts.get("power_cut", 0) for v in verdicts) >= 10
+    assert sum(v.counts.get("kill_driver", 0) + v.counts.get("power_cut", 0) for v in verdicts) >= 5
 
 
 @pytest.mark.parametrize("guard", NAMES)

@@ -241,7 +241,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class TestLogMachine(LogMachine.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=25, deadline=None, derandomize=True)
+    settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
 @pytest.mark.chaos
