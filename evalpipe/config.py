@@ -64,7 +64,7 @@ class EndpointConfig(Section):
 
     base_url: str | None = None
     model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: str = "OPENAI_API_KEY"  # or NAME_FILE: a 0400 file with the key, read again when it is refused
     stream: Literal["all", "none"] = "all"
     include_usage: bool = True  # stream_options; some gateways refuse it
     connect_timeout_s: float = Field(default=10.0, gt=0)

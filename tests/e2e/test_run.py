@@ -98,7 +98,13 @@ def test_eight_workers_share_one_limit(run_it, limit: int, items: int):
     assert min(limit, 20) <= found.high_water <= limit
 
 
-@pytest.mark.parametrize("law", ["aimd", "aimd-published", "gradient-published", "bbr-published", "gradient"])
+@pytest.mark.parametrize(
+    "law",
+    [
+        *("gradient", "progress", "bbr-published"),
+        *(pytest.param(law, marks=pytest.mark.chaos) for law in ("aimd", "aimd-published", "gradient-published")),
+    ],
+)
 def test_each_law_completes_a_run(run_it, law: str):
     """Whatever steers one worker, every item is answered, and the recorder shows limit and gradient over time."""
     run = run_it(limit=48, control__law=law)

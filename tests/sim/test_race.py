@@ -115,12 +115,11 @@ def test_best_fixed_limit_is_the_least_of_a_full_sweep():
 
 
 def test_every_law_completes_the_default_server():
-    """5,000 items of profile vllm, each law: all done; ours within 1.05 of the best fixed limit."""
-    table = run_race("laws")
+    """2,000 items of profile vllm, each law: all done; ours within 1.05 of the best fixed limit."""
+    table = run_race("laws", jobs=2_000)
 
     assert {contender.law for contender in suite("laws").contenders} == set(RECIPES)
     assert [row.heat.unfinished for row in table.rows] == [0] * len(table.rows)
-    assert table.jobs == (5_000,)
     assert table.row("vllm", "gradient").over_best <= 1.05
 
 
