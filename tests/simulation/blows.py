@@ -48,7 +48,7 @@ class Blows:
         """The machine with all processes and the disk."""
         self._world.hooks.before_loss()
         self._world.scheduler.note("sim", "power cut")
-        self._world.note_trouble(None, 0.0)
+        self._world.note_trouble(None, "power cut")
         for one in self._world.processes():
             one.kill()
         self._world.disk.is_full = False
@@ -69,7 +69,7 @@ class Blows:
         process = self._pick(self._world.workers, stroke, by)
         if process is not None:
             self._world.network.cut_off(process, stroke.seconds)
-            self._world.note_trouble(process, stroke.seconds)
+            self._world.note_trouble(process, "cut off", stroke.seconds)
         return process is not None
 
     def _fill_disk(self, stroke: Stroke, by: Process | None) -> bool:
@@ -79,7 +79,7 @@ class Blows:
 
         self._world.scheduler.note("sim", "the disk is full")
         self._world.disk.is_full = True
-        self._world.note_trouble(None, stroke.seconds)
+        self._world.note_trouble(None, "disk full", stroke.seconds)
         self._world.scheduler.after(stroke.seconds, free)
         return True
 
@@ -107,7 +107,7 @@ class Blows:
     def _pause(self, process: Process | None, seconds: float) -> bool:
         if process is not None:
             process.pause(seconds)
-            self._world.note_trouble(process, seconds)
+            self._world.note_trouble(process, "pause", seconds)
         return process is not None
 
     def _pick(self, actors: list[Any], stroke: Stroke, by: Process | None) -> Process | None:

@@ -32,6 +32,8 @@ from evalpipe.store.verify import verify
 WRITE_S = 0.8  # a flush that is due waits for the one before it, for the disk and for those who go first
 CONVICTS = 3  # deaths of workers before an item may be called their cause
 SETTLE_S = 0.2  # until the workers of a dead driver are gone
+#: after these a worker may not have heard of a smaller limit until its TTL
+ROUGH = frozenset({"pause", "cut off", "disk full", "power cut"})
 STOP_S = 5.0  # within so long a driver that was taken over stops (issue 3)
 
 
@@ -169,9 +171,9 @@ class Checker:
     def _window_s(self) -> float:
         """How long after a cut the old limit may still be in use: an exchange, or the TTL where one was cut off."""
         weather = self._world.weather
-        is_rough = any(
-            trouble.until > trouble.since or trouble.process is None for trouble in self._world.troubles
-        ) or any(stroke.kind == "kill_controller" for stroke in weather.strokes)
+        is_rough = any(trouble.kind in ROUGH for trouble in self._world.troubles) or any(
+            stroke.kind == "kill_controller" for stroke in weather.strokes
+        )
         return TTL_S + 1.0 if is_rough or weather.network.lost else 2 * EXCHANGE_S + 2 * weather.network.slow_s
 
     # --- I3: what was paid and lost ---
@@ -217,7 +219,7 @@ class Checker:
     def _check_stops(self) -> None:
         """A driver whose run was claimed by another one stops sending within five seconds, if it can run at all."""
         for overlap in self._overlaps:
-            pauses = [t for t in self._world.troubles if t.process is overlap.loser and t.until > t.since]
+            pauses = [t for t in self._world.troubles if t.process is overlap.loser and t.kind == "pause"]
             is_driver = overlap.loser.died_at != overlap.since
             if is_driver and not pauses and overlap.until > overlap.since + STOP_S:
                 since, until = f"{overlap.since:.3f}", f"{overlap.until:.3f}"

@@ -16,7 +16,8 @@ from simulation.world import World
 class Verdict:
     """What came of one simulation. name: how to do it again. counts: how often each kind of event was met.
 
-    digest: identity of everything that happened. virtual_s, cpu_s: how long it was, and how long it took.
+    digest: identity of everything that happened. calls: os calls until the run was complete. virtual_s, cpu_s: how long
+    it was, and how long it took.
     """
 
     name: str
@@ -51,7 +52,7 @@ def simulate(
         violations=tuple(violations),
         counts=dict(world.counts),
         digest=world.scheduler.digest,
-        calls=world.calls,
+        calls=world.calls_of_run,
         paid=sum(visit.had_token for visit in world.server.visits),
         virtual_s=world.scheduler.now,
         cpu_s=time.process_time() - began,

@@ -36,13 +36,15 @@ WALL = 1_800_000_000.0  # seconds since the Unix epoch when a simulation begins
 HORIZON_S = 900.0  # no run needs so long, whatever happens to it
 LINGER_S = 64.0  # a cut-off node is declared dead after so long (FACTS)
 MAX_DRIVERS = 25
+RETRY_S = 8.0  # after a write that failed rows wait so long at most for the next one (runtime.outbox)
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What excuses a lost answer. process: None for everybody."""
+    """What excuses a lost answer. process: None for everybody. kind: death, pause, cut off, power cut, .."""
 
     process: Process | None
+    kind: str
     since: float
     until: float
 
@@ -82,7 +84,7 @@ class World:
         self.troubles: list[Trouble] = []
         self.hooks = Hooks()
         self.leaks: list[str] = []
-        self.calls = 0
+        self.calls = self.calls_of_run = 0  # os calls so far; of these, until the run was complete
         self.is_complete = False
         self.is_calm = False  # from then on nothing goes wrong any more
         self.once_more: SimDriver | None = None  # the driver that finds everything done
@@ -101,6 +103,7 @@ class World:
                     self.scheduler.after(stroke.at_s, partial(self._strike, stroke))
             if not self.scheduler.run(until=self._is_over, horizon_s=HORIZON_S):
                 return False
+            self.calls_of_run = self.calls
             self.disk.is_full, self.is_calm = False, True
             self.once_more = self.start_driver()
             return self.scheduler.run(until=self._is_over, horizon_s=self.scheduler.now + HORIZON_S)
@@ -158,7 +161,7 @@ class World:
 
     def _on_driver_death(self, driver: SimDriver) -> None:
         """Ray ends the actors of a dead driver; one that is cut off lives on until its node is given up."""
-        self.note_trouble(driver.process, 0.0)
+        self.note_trouble(driver.process, "death")
         for actor in [*self.workers, *self.controllers]:
             if self.driver_of[actor.process] is driver.process and actor.process.is_alive:
                 if isinstance(actor, SimWorker) and self._rngs["world"].random() < self.weather.lingers:
@@ -197,7 +200,7 @@ class World:
     def _adopt(self, actor: SimWorker | SimController) -> Handle:
         assert self.scheduler.current is not None, "actors are started by drivers"
         self.driver_of[actor.process] = self.scheduler.current.process
-        actor.process.on_death[self] = lambda: self.note_trouble(actor.process, 0.0)
+        actor.process.on_death[self] = lambda: self.note_trouble(actor.process, "death")
         return Handle(self.ray, actor)
 
     def _process(self, name: str) -> Process:
@@ -216,7 +219,7 @@ class World:
             os_calls=SimOs(
                 self.disk,
                 enter=lambda call, path: self._enter(process, call, path),
-                count=self.count,
+                count=partial(self._on_disk_fault, process),
                 faults=DiskFaults() if self.is_calm else self.weather.disk,
                 rng=self._rngs["disk"],
             ),
@@ -244,8 +247,13 @@ class World:
         if not self._is_over() and not self.is_calm:
             self._blows.strike(stroke, by=by)
 
-    def note_trouble(self, process: Process | None, seconds: float) -> None:
-        self.troubles.append(Trouble(process, self.scheduler.now, self.scheduler.now + seconds))
+    def note_trouble(self, process: Process | None, kind: str, seconds: float = 0.0) -> None:
+        self.troubles.append(Trouble(process, kind, self.scheduler.now, self.scheduler.now + seconds))
+
+    def _on_disk_fault(self, process: Process, kind: str) -> None:
+        self.count(kind)
+        if kind == "failed_sync" and process in self.driver_of:  # a driver tries again, and loses nothing by it
+            self.note_trouble(process, "storage", RETRY_S)
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
