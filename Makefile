@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: env run test lint test-chaos test-chaos-short test-cluster bench clean
+.PHONY: env run test test-pure test-ray lint test-chaos test-chaos-short test-simulation test-cluster bench clean
 
 env: .venv/.ready
 
@@ -21,8 +21,17 @@ env: .venv/.ready
 run: env
 	$(BIN)/evalpipe run configs/logic-5k.yaml --resume never
 
+# both halves at once: what meets Ray waits most of the time
 test: env
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-pure test-ray
+
+HEAVY := not chaos and not cluster and not engines and not slow
+
+test-pure: env
+	$(BIN)/pytest -m "not ray and $(HEAVY)"
+
+test-ray: env
+	$(BIN)/pytest -m "ray and $(HEAVY)"
 
 # what takes minutes: everything killed, cut off, lied to; the short form is a seeded selection of it
 test-chaos: env
@@ -30,6 +39,10 @@ test-chaos: env
 
 test-chaos-short: env
 	$(BIN)/pytest -m "chaos and short"
+
+# seeded worlds of crashes in one process
+test-simulation: env
+	$(BIN)/python tests/simulation/run.py --seeds 2000 --sweep --jobs 2
 
 # three nodes in network namespaces, and a job on a head of its own: root and iproute2; about twelve minutes
 test-cluster: env
