@@ -21,6 +21,11 @@ from evalpipe.errors import ConfigError, StateError
 
 AUTO = "auto"
 AUTO_LAW = "gradient"
+#: laws that are not ready for real servers, and why; told at the start of a run
+EXPERIMENTAL = {
+    "progress": "experimental: near the best fixed limit in virtual time, but over HTTP it still takes pauses for a"
+    " collapse and falls to its floor (2026-11)"
+}
 AUTO_WHY = "auto means gradient until laws exist that look inside the streams"
 
 
@@ -91,7 +96,7 @@ def resolve_law(name: str) -> tuple[str, str]:
         return AUTO_LAW, AUTO_WHY
     if name not in RECIPES:
         raise ConfigError(f"unknown law {name!r}; {_suggest(name, LAW_NAMES)}")
-    return name, "as configured"
+    return name, EXPERIMENTAL.get(name, "as configured")
 
 
 def _check_limits(**given: float | None) -> None:
