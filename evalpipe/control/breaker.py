@@ -6,21 +6,15 @@ whoever feeds it (runtime/triage.py); how long an outage may last is the driver'
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
+
+from evalpipe.control.recent import RecentCount
 
 OPEN_AFTER = 8  # failures in a row: a handful of resets is normal with some servers
 WINDOW_S, MIN_REQUESTS, OPEN_SHARE = 20, 50, 0.5
 FIRST_WAIT_S, WAIT_GROWTH, LAST_WAIT_S = 0.5, 1.6, 5.0
 #: requests of each step from open to closed: a server that just came up gets no crowd
 STEPS = (1, 2, 4, 8)
-
-
-@dataclass(slots=True)
-class _Second:
-    second: int
-    requests: int = 0
-    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -35,7 +29,8 @@ class Breaker:
 
     _round: int = 0  # counts openings and closings; the ticket
     _in_a_row: int = 0
-    _seconds: deque[_Second] = field(default_factory=deque)
+    _requests: RecentCount = field(default_factory=lambda: RecentCount(WINDOW_S))
+    _failures: RecentCount = field(default_factory=lambda: RecentCount(WINDOW_S))
     _opened: int = 0  # times since it was last closed
     _probe_at: float = 0.0
     _step: int = 0
@@ -64,7 +59,7 @@ class Breaker:
             self._pass()
             return
         self._in_a_row = 0
-        self._current(now).requests += 1
+        self._requests.add(now=now)
 
     def on_failure(self, ticket: int, *, now: float, is_evidence: bool = True) -> None:
         """Take in that the endpoint was not there.
@@ -77,9 +72,9 @@ class Breaker:
             self._open(now)
         elif is_evidence:
             self._in_a_row += 1
-            second = self._current(now)
-            second.requests, second.failures = second.requests + 1, second.failures + 1
-            if self._in_a_row >= OPEN_AFTER or self._is_half_lost():
+            self._requests.add(now=now)
+            self._failures.add(now=now)
+            if self._in_a_row >= OPEN_AFTER or self._is_half_lost(now):
                 self._open(now)
 
     def validate(self) -> None:
@@ -95,7 +90,8 @@ class Breaker:
         if self._step == len(STEPS):
             self._round += 1
             self._opened = self._step = self._in_a_row = 0
-            self._seconds.clear()
+            self._requests.clear()
+            self._failures.clear()
 
     def _open(self, now: float) -> None:
         wait_s = min(FIRST_WAIT_S * WAIT_GROWTH ** min(self._opened, 20), LAST_WAIT_S)
@@ -104,14 +100,6 @@ class Breaker:
         self._probe_at = now + wait_s
         self._step = self._sent = self._passed = 0
 
-    def _is_half_lost(self) -> bool:
-        requests = sum(second.requests for second in self._seconds)
-        failures = sum(second.failures for second in self._seconds)
-        return requests >= MIN_REQUESTS and failures >= OPEN_SHARE * requests
-
-    def _current(self, now: float) -> _Second:
-        while self._seconds and self._seconds[0].second <= int(now) - WINDOW_S:
-            self._seconds.popleft()
-        if not self._seconds or self._seconds[-1].second != int(now):
-            self._seconds.append(_Second(int(now)))
-        return self._seconds[-1]
+    def _is_half_lost(self, now: float) -> bool:
+        requests = self._requests.total(now=now)
+        return requests >= MIN_REQUESTS and self._failures.total(now=now) >= OPEN_SHARE * requests

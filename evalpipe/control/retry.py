@@ -6,9 +6,9 @@ Rejections that pause an item without spending its attempts are the failure tabl
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import dataclass, field
 
+from evalpipe.control.recent import RecentCount
 from evalpipe.errors import ConfigError
 
 # Past this the doubling has long met any sensible cap, and 2**attempt would leave the floats.
@@ -58,13 +58,6 @@ class RetryPolicy:
 
 
 @dataclass(slots=True)
-class _Second:
-    second: int
-    requests: int = 0
-    retries: int = 0
-
-
-@dataclass(slots=True)
 class RetryBudget:
     """Keep a run from multiplying its load while a server is down.
 
@@ -78,9 +71,8 @@ class RetryBudget:
     ratio: float = 0.2
     min_per_s: float = 10.0
     window_s: int = 10
-    _seconds: deque[_Second] = field(default_factory=deque, init=False, repr=False)
-    _requests: int = field(default=0, init=False, repr=False)  # sums over _seconds: asked before each send
-    _retries: int = field(default=0, init=False, repr=False)
+    _requests: RecentCount = field(init=False, repr=False)
+    _retries: RecentCount = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (self.ratio >= 0 and self.min_per_s >= 0):
@@ -89,33 +81,21 @@ class RetryBudget:
             )
         if self.window_s < 1:
             raise ConfigError(f"window_s must be at least 1 second, got {self.window_s}")
+        self._requests, self._retries = RecentCount(self.window_s), RecentCount(self.window_s)
 
     def deposit(self, *, now: float) -> None:
         """Count one first attempt: it pays for `ratio` of a retry."""
-        self._current(now).requests += 1
-        self._requests += 1
+        self._requests.add(now=now)
 
     def withdraw(self, *, now: float) -> bool:
         """Spend one retry; False when there is none left: wait and ask again, do not give up the item."""
         if self.balance(now=now) < 1:
             return False
-        self._current(now).retries += 1
-        self._retries += 1
+        self._retries.add(now=now)
         return True
 
     def balance(self, *, now: float) -> float:
         """Return the retries that may still be sent now; negative after the requests that paid have left the window."""
-        self._forget(now)
+        bought = self.ratio * self._requests.total(now=now) + self.min_per_s * self.window_s
         # rounded: 0.2 * 15 must buy three retries whatever the floats make of it
-        return round(self.ratio * self._requests + self.min_per_s * self.window_s - self._retries, 9)
-
-    def _current(self, now: float) -> _Second:
-        self._forget(now)
-        if not self._seconds or self._seconds[-1].second != int(now):
-            self._seconds.append(_Second(int(now)))
-        return self._seconds[-1]
-
-    def _forget(self, now: float) -> None:
-        while self._seconds and self._seconds[0].second <= int(now) - self.window_s:
-            gone = self._seconds.popleft()
-            self._requests, self._retries = self._requests - gone.requests, self._retries - gone.retries
+        return round(bought - self._retries.total(now=now), 9)

@@ -14,6 +14,7 @@ from evalpipe.runtime.messages import PollReply
 
 #: exit codes (DESIGN section 9)
 COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 75, 77, 78
+UNHEARD_S = 5.0  # without a word of any worker that has work: they are away, which says nothing about the server
 _OURS = frozenset({"storage", "internal"})  # not the endpoint's fault: the same command may go on later
 
 
@@ -41,9 +42,6 @@ def in_words(failure: Failure) -> str:
     if not line or failure.message.startswith(line):
         return failure.message or failure.kind
     return f"{line} ({failure.message})" if failure.message else line
-
-
-UNHEARD_S = 5.0  # without a word of any worker that has work: they are away, which says nothing about the server
 
 
 class EndpointWatch:

@@ -63,7 +63,7 @@ def until(condition: Callable[[], object], *, what: str, within_s: float = PATIE
     while not condition():
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"waited {within_s:g} s in vain for {what}")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(LOOK_EVERY_S)  # other processes are watched; nothing of them can be awaited
 
 
 def names_in(folder: Path) -> list[str]:
