@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from evalpipe.control.baseline import Baselines
 from evalpipe.control.law import Evidence, Law, LimitChange
-from evalpipe.control.lease import Lease, LeaseBook, Report
+from evalpipe.control.lease import Lease, LeaseBook, Process, Report
 from evalpipe.control.observation import Observation, Outcome, merge
 from evalpipe.control.work import GradientMeter
 
@@ -65,9 +65,9 @@ class ControlCore:
         ttl_s: float = 15.0,
         exchange_s: float = 0.1,
         shadows: Mapping[str, Law] | None = None,
-        unheard: Iterable[str] = (),
+        unheard: Iterable[Process] = (),
     ) -> None:
-        """unheard: workers that may hold leases of the controller before this one, see LeaseBook."""
+        """unheard: processes that may hold leases of the controller before this one, see LeaseBook."""
         self.law = law
         self.shadows = dict(shadows or {})
         self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s, unheard=unheard)
@@ -116,11 +116,11 @@ class ControlCore:
         if now - self._since.at >= RECORD_S:
             self._record(observation, now)
 
-    def release(self, worker: str) -> None:
-        """Forget a dead worker: its permits and what it last said."""
-        self.book.release(worker)
-        self._latest.pop(worker, None)
-        self._heard.discard(worker)
+    def release(self, process: Process) -> None:
+        """Forget a dead worker process: its permits and what it last said."""
+        if self.book.release(process):
+            self._latest.pop(process[0], None)
+            self._heard.discard(process[0])
 
     def drain_records(self) -> tuple[list[Tick], list[TimedChange]]:
         """Hand over recorded ticks and changes; each is given once."""

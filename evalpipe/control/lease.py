@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from evalpipe.control.observation import Observation
 from evalpipe.errors import StateError
 
+#: A worker's name and incarnation: two processes of one name are never taken for one.
+Process = tuple[str, int]
+
 # A slot that must rotate (more workers than permits) stays this long: longer than most requests' overhead, short enough
 # that nobody starves.
 ROTATE_S = 1.0
@@ -88,19 +91,19 @@ class LeaseBook:
     Invariant: permits lent now never exceed the limit less what all others may still have out, so once the requests
     of an older, larger limit are back, the sum stays at or below the limit.
 
-    unheard: workers that may hold leases of an earlier book (the controller was restarted). Until each was heard, or a
-    TTL after the first exchange, nobody is lent more than it holds already: the sum of those leases was within a limit.
+    unheard: processes that may hold leases of an earlier book (the controller was restarted). Until each was heard, or
+    can have nothing out any more, nobody is lent more than it holds: the sum of those leases was within a limit.
     """
 
     def __init__(
-        self, limit: int, *, ttl_s: float = 15.0, exchange_s: float = 0.1, unheard: Iterable[str] = ()
+        self, limit: int, *, ttl_s: float = 15.0, exchange_s: float = 0.1, unheard: Iterable[Process] = ()
     ) -> None:
         self.limit, self.epoch, self.ttl_s, self.exchange_s = limit, 0, ttl_s, exchange_s
         self._released = float(limit)
         self._released_at: float | None = None
         self.linger_s = 0.0  # the longest that a request may be out; the owner knows (ControlCore)
         self._accounts: dict[str, _Account] = {}
-        self._silent: dict[tuple[str, int], _Left] = {}  # worker, incarnation
+        self._silent: dict[Process, _Left] = {}
         self._unheard = set(unheard)
         self._began_at: float | None = None
 
@@ -138,19 +141,25 @@ class LeaseBook:
                 until = account.heard_at + self.ttl_s + self.linger_s
                 self._silent[report.worker, account.incarnation] = _Left(account.charged, until)
             account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
-        self._silent.pop((report.worker, report.incarnation), None)  # it tells itself what it has out
+        process = (report.worker, report.incarnation)
+        self._silent.pop(process, None)  # it tells itself what it has out
         self._take_in(account, report, now)
-        self._unheard.discard(report.worker)
+        self._unheard.discard(process)
         account.permits = self._grant(report.worker, account, now)
         self._note_holding(account, now)
         account.lease = self._lease(account)
         return account.lease
 
-    def release(self, worker: str) -> None:
-        """Forget a worker that is known to be dead: its permits are free at once."""
-        self._accounts.pop(worker, None)
-        self._silent = {key: left for key, left in self._silent.items() if key[0] != worker}
-        self._unheard.discard(worker)
+    def release(self, process: Process) -> bool:
+        """Forget a process known to be dead: its permits are free at once. True unless a newer one has its name."""
+        worker, incarnation = process
+        self._silent.pop(process, None)
+        self._unheard.discard(process)
+        account = self._accounts.get(worker)
+        if account is None or account.incarnation != incarnation:
+            return account is None
+        del self._accounts[worker]
+        return True
 
     def expire(self, *, now: float) -> list[str]:
         """Forget workers not heard for a TTL: by then they have stopped sending. Returns their names.
@@ -158,7 +167,7 @@ class LeaseBook:
         What they sent before may be at the server for linger_s more, and is charged until then.
         """
         self._began_at = now if self._began_at is None else self._began_at
-        if now - self._began_at > self.ttl_s:
+        if now - self._began_at > self.ttl_s + self.linger_s:
             self._unheard.clear()
         lost = [name for name, account in self._accounts.items() if now - account.heard_at > self.ttl_s]
         for name in lost:

@@ -11,7 +11,7 @@ from evalpipe.config import ControlConfig
 from evalpipe.control.build import build_law
 from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.law import LawState
-from evalpipe.control.lease import Lease, Report
+from evalpipe.control.lease import Lease, Process, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class ControlRecords:
 class Predecessor:
     """What a controller finds when it begins. epoch: its first, above all that permits were stamped with before it.
 
-    state: of the law as last read from the controller before it, None for the first. workers: they may hold leases.
+    state: of the law as last read from the controller before it, None for the first. processes: they may hold leases.
     """
 
     epoch: int = 0
     state: LawState | None = None
-    workers: frozenset[str] = frozenset()
+    processes: frozenset[Process] = frozenset()
 
 
 class Controller:
@@ -48,8 +48,8 @@ class Controller:
     def exchange(self, report: Report) -> Lease:
         return self._core.exchange(report, now=self._now())
 
-    def release(self, worker: str) -> None:
-        self._core.release(worker)
+    def release(self, process: Process) -> None:
+        self._core.release(process)
 
     def read(self) -> ControlRecords:
         ticks, changes = self._core.drain_records()
@@ -62,4 +62,4 @@ def build_core(config: ControlConfig, before: Predecessor) -> ControlCore:
     law = bounded(config.law, state=before.state, **config.options)
     law.state.epoch = max(law.state.epoch, before.epoch)
     shadows = {name: bounded(name) for name in config.shadows}
-    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows, unheard=before.workers)
+    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows, unheard=before.processes)

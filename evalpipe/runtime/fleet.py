@@ -18,6 +18,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
+from evalpipe.control.lease import Process
 from evalpipe.errors import ConfigError, Resumable
 from evalpipe.runtime.actors import CONTROLLER, WORKER
 from evalpipe.runtime.clock import REAL, Clock
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 START_WITHIN_S = 900.0  # until a worker answers for the first time: cores may have to be waited for
 ANSWER_WITHIN_S = 60.0  # a poll never waits for a request; a worker silent for so long is stuck or cut off
 ASK_AGAIN_S = 1.0  # after a broken connection
+# A process that was given up may live and send for a TTL, and what it sent may be out for as long as an answer takes:
+# for so long a new controller is told of it.
+REMEMBER_GIVEN_UP_S = 120.0
 MAX_LOST_CONTROLLERS = 5  # without one answer in between
 # Epochs stamped on permits rise over the whole run, so that a server's ledger can tell old permits from new: each
 # driver has a range of its own, and a new controller leaves room for cuts that nobody read of the one before it.
@@ -110,6 +114,8 @@ class RayFleet:
         self._control, self._clock = control, clock
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
+        self._incarnations: dict[str, int] = {}
+        self._given_up: dict[Process, float] = {}  # when
         self._asked: dict[Any, _Asked] = {}
         self._broken: list[tuple[float, _Asked]] = []  # to be asked again at an instant
         self._is_up: set[str] = set()
@@ -123,6 +129,7 @@ class RayFleet:
 
     def spawn(self, spec: WorkerSpec) -> None:
         self._is_up.discard(spec.name)
+        self._incarnations[spec.name] = spec.incarnation
         self._workers[spec.name] = WORKER.options(num_cpus=self._share).remote(spec, self._controller)
 
     def can_poll(self, worker: str) -> bool:
@@ -154,8 +161,11 @@ class RayFleet:
         self._broken = [(at, asked) for at, asked in self._broken if asked.worker != worker]
         if handle is not None:
             ray.kill(handle)
+        process = (worker, self._incarnations[worker])
         if is_sure:
-            self._controller.release.remote(worker)
+            self._controller.release.remote(process)
+        else:
+            self._given_up[process] = self._clock.now()
 
     def stop(self) -> None:
         for handle in [*self._workers.values(), self._controller]:
@@ -225,10 +235,16 @@ class RayFleet:
         """Start a controller that knows what was last read of the one before it, and make the workers turn to it."""
         state = self._before.state
         epoch = max(self._before.epoch, state.epoch if state is not None else 0) + EPOCHS_UNREAD
-        self._before = Predecessor(epoch, state, frozenset(self._workers))
+        self._before = Predecessor(epoch, state, self._sending())
         self._controller = self._start_controller()
         for handle in self._workers.values():
             handle.meet.remote(self._controller)
+
+    def _sending(self) -> frozenset[Process]:
+        """Return the processes that may have requests out, whether or not we still speak to them."""
+        now = self._clock.now()
+        doubtful = {process for process, at in self._given_up.items() if now - at <= REMEMBER_GIVEN_UP_S}
+        return frozenset(doubtful | {(name, self._incarnations[name]) for name in self._workers})
 
     def _start_controller(self) -> Any:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -343,7 +343,7 @@ def test_a_dead_worker_is_forgotten_at_once():
     dead, here = Worker(core, "dead"), Worker(core, "here")
     dead.exchange(now=0.0, in_flight=10, want=0)
 
-    core.release("dead")
+    core.release(("dead", 1))
     lease = here.exchange(now=0.1)
 
     assert law.seen[-1].in_flight == 0

@@ -59,7 +59,7 @@ def test_what_a_silent_worker_has_out_stays_charged():
 
 def test_a_new_book_lends_no_more_than_is_held_until_all_were_heard():
     """A restarted controller does not know what the others hold: growth waits for the last of them, or a TTL."""
-    book = LeaseBook(20, ttl_s=2.0, unheard=["a", "b"])
+    book = LeaseBook(20, ttl_s=2.0, unheard=[("a", 1), ("b", 1)])
 
     first = book.exchange(Report("a", 1, 7, held=8, want=50, observation=Observation(6, 6)), now=0.0)
     book.exchange(Report("b", 1, 9, held=5, want=0, observation=Observation(5, 5)), now=0.1)
@@ -70,7 +70,7 @@ def test_a_new_book_lends_no_more_than_is_held_until_all_were_heard():
 
 def test_a_new_book_does_not_wait_for_the_dead():
     """A worker that died with the old controller is never heard; a TTL later its permits are free."""
-    book = LeaseBook(20, ttl_s=2.0, unheard=["a", "b"])
+    book = LeaseBook(20, ttl_s=2.0, unheard=[("a", 1), ("b", 1)])
     book.exchange(Report("a", 1, 7, held=8, want=50, observation=Observation(6, 6)), now=0.0)
 
     lease = book.exchange(Report("a", 1, 8, held=8, want=50, observation=Observation(8, 8)), now=2.1)
@@ -132,11 +132,35 @@ def test_a_replaced_process_is_refused():
         book.exchange(Report("w0", 1, 8, held=8, want=0), now=0.2)
 
 
+def test_a_new_book_waits_for_a_process_that_was_given_up():
+    """Its successor was heard, but it may send on until its own lease runs out, and its requests a while longer."""
+    book = LeaseBook(20, ttl_s=2.0, unheard=[("a", 1), ("a", 2)])
+    book.linger_s = 1.0
+    first = book.exchange(Report("a", 2, 1, held=0, want=50), now=0.0)
+
+    at_ttl = book.exchange(Report("a", 2, 2, held=0, want=50), now=2.9)
+    after = book.exchange(Report("a", 2, 3, held=0, want=50), now=3.1)
+
+    assert (first.permits, at_ttl.permits, after.permits) == (0, 0, 20)
+
+
+def test_the_death_of_a_successor_frees_its_own_permits_only():
+    """The process before it was given up, not seen to die: what it may have out stays charged until its TTL."""
+    book = LeaseBook(8, ttl_s=5.0)
+    book.exchange(Report("w0", 1, 7, held=6, want=6, observation=Observation(0)), now=0.0)
+    book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
+    book.release(("w0", 2))
+
+    third = book.exchange(Report("w0", 3, 1, held=0, want=8), now=0.2)
+
+    assert third.permits == 2
+
+
 def test_a_sure_death_frees_at_once():
     """The driver knows that the process is dead: its successor starts with a clean account."""
     book = LeaseBook(8)
     book.exchange(Report("w0", 1, 7, held=8, want=0, observation=Observation(8)), now=0.0)
-    book.release("w0")
+    book.release(("w0", 1))
 
     lease = book.exchange(Report("w0", 2, 1, held=0, want=8), now=0.1)
 

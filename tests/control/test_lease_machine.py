@@ -53,11 +53,13 @@ class LeaseMachine(RuleBasedStateMachine):
         self.incarnations: Iterator[int] = itertools.count(1)
         self.processes = [Process(name, next(self.incarnations)) for name in NAMES]
         self.old_calls: list[Report] = []
-        self.is_restarted, self.restarted_at = False, float("-inf")
+        self.is_restarted = False
         self.book = self.new_book()
 
     def new_book(self) -> LeaseBook:
-        book = LeaseBook(self.limit, ttl_s=TTL_S, unheard=[process.name for process in self.processes])
+        book = LeaseBook(
+            self.limit, ttl_s=TTL_S, unheard=[(process.name, process.incarnation) for process in self.processes]
+        )
         book.linger_s = LONGEST_S
         return book
 
@@ -148,38 +150,36 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 5), is_told=st.booleans())
     def kill(self, worker: int, is_told: bool) -> None:
-        """A process dies and another takes its name. is_told: the controller hears of the death first.
-
-        Not while a process lives that had the name before: a release by name would forget that one too.
-        """
+        """A process dies and another takes its name. is_told: the controller hears of the death first."""
         process = self.process(worker)
         if process.is_deaf:
             return
         self.processes.remove(process)
-        if is_told and not any(other.name == process.name for other in self.processes):
-            self.book.release(process.name)
+        if is_told:
+            self.book.release((process.name, process.incarnation))
         self.spawn(process.name)
 
     @rule(worker=st.integers(0, 5))
     def give_up(self, worker: int) -> None:
-        """The driver hears nothing from a process that lives, and starts another one beside it.
-
-        Not soon after the controller was restarted, see there.
-        """
+        """The driver hears nothing from a process that lives, and starts another one beside it."""
         process = self.process(worker)
-        if len(self.processes) < 6 and not process.is_deaf and self.now - self.restarted_at > TTL_S:
+        if len(self.processes) < 6 and not process.is_deaf:
             process.is_deaf = True
             self.spawn(process.name)
 
-    @precondition(lambda self: not any(process.is_deaf or process.is_lost for process in self.processes))
+    @rule(worker=st.integers(0, 5))
+    def lose_the_successor(self, worker: int) -> None:
+        """The driver gives a process up, and the one that took its name is seen to die at its first breath."""
+        before = self.process(worker)
+        if len(self.processes) < 6 and not before.is_deaf:
+            self.give_up(worker)
+            self.settle(self.processes[-1], want=12)
+            self.kill(len(self.processes) - 1, is_told=True)
+
     @rule(limit=st.integers(1, 12))
     def restart_controller(self, limit: int) -> None:
-        """A new book knows names only. Calls to the one before it are gone, and are made again.
-
-        Not while a process lives, or has requests out, that another one took the name of: a book that knows names takes
-        the two for one and may lend twice, until the lease of the first runs out.
-        """
-        self.limit, self.is_restarted, self.restarted_at = limit, True, self.now
+        """A new book knows who may have requests out, not how many. Calls to the one before it are made again."""
+        self.limit, self.is_restarted = limit, True
         self.bound = max(self.bound, limit)
         self.old_calls.clear()
         self.book = self.new_book()
