@@ -503,8 +503,8 @@ def test_name_is_fit_for_a_folder(tmp_path: Path, path: str, name: str):
         assert dataset.name == name
 
 
-def test_scratch_folder_goes_away_at_once(tmp_path: Path):
-    """No name leads to the copy of the data once it is open: a killed driver leaves nothing, a refusal neither."""
+def test_scratch_file_has_no_name(tmp_path: Path):
+    """Nothing leads to the copy of the data: a driver killed while it reads leaves nothing, a refusal neither."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     write_jsonl(tmp_path / "a.jsonl", ROWS)

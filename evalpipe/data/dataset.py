@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -66,25 +65,21 @@ class Dataset:
 
 
 def open_dataset(config: DatasetConfig, *, scratch: Path | None = None) -> Dataset:
-    """Read the whole source once into a private folder under `scratch` (None: the system's) and open it.
+    """Read the whole source once into a scratch file in the folder `scratch` (None: the system's) and open it.
 
+    The file never has a name, so a driver that is killed, even while it reads, leaves nothing behind.
     Raises DataError, with the file and line where they are known, when the data cannot be used.
     """
     rows, where = _open_source(config)
-    folder = Path(tempfile.mkdtemp(prefix="evalpipe-data-", dir=scratch))
-    try:
-        path = folder / "rows.arrow"
+    with tempfile.TemporaryFile(dir=scratch) as file:
+        path = Path(f"/dev/fd/{file.fileno()}")
         index = write_spool(rows, path, config=config, where=where)
-        spool = Spool(path, columns=index.columns)
-        shutil.rmtree(folder)  # the mapping keeps the data; a killed driver leaves nothing behind
-        id_hashes = np.frombuffer(index.id_hashes, dtype=np.uint64)
-        _refuse_duplicates(spool, id_hashes, where)
-        categories = np.frombuffer(index.categories, dtype=np.int32)
-        order = choose_order(id_hashes, categories, limit=config.limit, shuffle=config.shuffle, seed=config.seed)
-        return Dataset(spool, order=order, name=stem(config.path))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        spool = Spool(path, columns=index.columns)  # its mapping keeps the data
+    id_hashes = np.frombuffer(index.id_hashes, dtype=np.uint64)
+    _refuse_duplicates(spool, id_hashes, where)
+    categories = np.frombuffer(index.categories, dtype=np.int32)
+    order = choose_order(id_hashes, categories, limit=config.limit, shuffle=config.shuffle, seed=config.seed)
+    return Dataset(spool, order=order, name=stem(config.path))
 
 
 def _open_source(config: DatasetConfig) -> tuple[Iterator[Row], Where]:

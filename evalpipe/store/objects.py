@@ -12,7 +12,7 @@ import re
 import uuid
 from typing import Protocol
 
-from evalpipe.errors import ConfigError, StateError
+from evalpipe.errors import ConfigError, Resumable, StateError
 
 CONFLICTS = 8  # refusals in a row that left no object behind, before storage is said to fail
 
@@ -84,15 +84,17 @@ def create(store: ObjectStore, key: str, data: bytes) -> bool:
 def probe(store: ObjectStore) -> None:
     """Check that the storage can be written and refuses to write a key twice.
 
-    Raises ConfigError when it cannot be written, StateError when it has no conditional writes: two drivers could then
-    both believe they own the run.
+    Raises ConfigError when it cannot be written, Resumable while the disk is full, StateError when it has no
+    conditional writes: two drivers could then both believe they own the run.
     """
     key = f"_probe/{uuid.uuid4().hex}"
     try:
         first = store.put_if_absent(key, b"first")
         second = store.put_if_absent(key, b"second")
     except OSError as error:
-        raise ConfigError(f"cannot write to {store.url}: {error.strerror or error}") from error
+        passes = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        failure = Resumable if passes else ConfigError
+        raise failure(f"cannot write to {store.url}: {error.strerror or error}") from error
     with contextlib.suppress(OSError):
         store.delete(key)
     if not first or second:

@@ -12,9 +12,9 @@ from threading import Barrier
 
 import pytest
 
-from evalpipe.errors import StateError
+from evalpipe.errors import Resumable, StateError
 from evalpipe.store.local import LocalStore, OsCalls
-from evalpipe.store.objects import NotFound, create
+from evalpipe.store.objects import NotFound, create, probe
 
 EFFECTS = ("make_folder", "create_file", "write", "sync_file", "close", "link", "replace", "unlink", "sync_folder")
 
@@ -183,6 +183,12 @@ def test_short_writes_are_continued(tmp_path: Path):
     store.put_if_absent("a", b"0123456789")
 
     assert store.get("a") == b"0123456789"
+
+
+def test_a_full_disk_at_the_start_passes(tmp_path: Path):
+    """It is no mistake in the command: the same one goes on once there is room (exit 75)."""
+    with pytest.raises(Resumable, match="the disk is full"):
+        probe(LocalStore(tmp_path / "run", os_calls=FailingWrites(errno.ENOSPC)))
 
 
 @pytest.mark.parametrize(
