@@ -11,6 +11,9 @@ from typing import Any, TypeGuard
 from evalpipe.endpoint.failures import classify_error_object, make
 from evalpipe.records import Completion, Status
 
+#: An event that calls a tool brings about one token of it; its arguments are not worth counting.
+_CALL_CHARACTERS = 4
+
 #: Finish reasons by which servers (vLLM, SGLang, gateways) say that the answer is not whole.
 _BROKEN_OFF = frozenset({"abort", "error"})
 _STATUS_OF_REASON = {"length": Status.TRUNCATED, "content_filter": Status.FILTERED}
@@ -30,8 +33,8 @@ class Answer:
         self._usage: Mapping[str, Any] = {}
         self._model = ""
 
-    def add_chunk(self, chunk: object) -> bool:
-        """Take in one event of a stream and tell whether it brought text of the answer or of its reasoning.
+    def add_chunk(self, chunk: object) -> int:
+        """Take in one event of a stream; return how many characters of the answer or its reasoning it brought.
 
         Raises the EndpointError of an error event; bad_body for what is no chunk.
         """
@@ -41,7 +44,7 @@ class Answer:
         """Take in a whole response. Raises the EndpointError of an error body; bad_body for what is no completion."""
         self._add(body, part="message")
 
-    def _add(self, data: object, *, part: str) -> bool:
+    def _add(self, data: object, *, part: str) -> int:
         if not isinstance(data, dict):
             raise make("bad_body", f"expected a JSON object, got {type(data).__name__}")
         if data.get("error") is not None:
@@ -51,25 +54,25 @@ class Answer:
         if not self._model and isinstance(model := data.get("model"), str):
             self._model = model
         choices = data.get("choices")
-        return self._add_choice(choices[0], part=part) if isinstance(choices, list) and choices else False
+        return self._add_choice(choices[0], part=part) if isinstance(choices, list) and choices else 0
 
-    def _add_choice(self, choice: object, *, part: str) -> bool:
+    def _add_choice(self, choice: object, *, part: str) -> int:
         if not isinstance(choice, dict) or choice.get("index", 0) != 0:
-            return False
+            return 0
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self._finish_reason = reason
         message = choice.get(part)
-        return self._add_message(message) if isinstance(message, dict) else False
+        return self._add_message(message) if isinstance(message, dict) else 0
 
-    def _add_message(self, message: dict[str, Any]) -> bool:
-        has_text = _append(self._text, message.get("content"), name="content")
+    def _add_message(self, message: dict[str, Any]) -> int:
+        said = _append(self._text, message.get("content"), name="content")
         # servers disagree on the name: vLLM changed from the first to the second
         thought = message.get("reasoning_content") or message.get("reasoning")
-        has_thought = _append(self._reasoning, thought, name="reasoning")
+        thought_len = _append(self._reasoning, thought, name="reasoning")
         refused = _append(self._refusal, message.get("refusal"), name="refusal")
         if called := bool(message.get("tool_calls")):
             self._has_tool_calls = True
-        return has_text or has_thought or refused or called
+        return said + thought_len + refused + _CALL_CHARACTERS * called
 
     def completion(self, *, rtt_s: float, ttft_s: float | None, request_id: str) -> Completion:
         """Return the answer with its timings.
@@ -112,13 +115,13 @@ class Answer:
         return Status.REFUSED if any(self._refusal) else Status.OK
 
 
-def _append(parts: list[str], value: object, *, name: str) -> bool:
+def _append(parts: list[str], value: object, *, name: str) -> int:
     if value is None:
-        return False
+        return 0
     if not isinstance(value, str):
         raise make("bad_body", f"{name} should be text, got {type(value).__name__}")
     parts.append(value)
-    return value != ""
+    return len(value)
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

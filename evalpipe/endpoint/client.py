@@ -173,9 +173,9 @@ async def _read_stream(chunks: AsyncIterator[bytes], answer: Answer, attempt: At
     async for chunk in chunks:
         payloads = _feed(parser, chunk)
         is_done = b"[DONE]" in payloads
-        tokens = sum(_add_event(answer, payload, attempt) for payload in payloads if payload != b"[DONE]")
-        if tokens:
-            attempt.on_tokens(tokens)
+        characters = sum(_add_event(answer, payload, attempt) for payload in payloads if payload != b"[DONE]")
+        if characters:
+            attempt.on_text(characters)
         if is_done:
             break
     with suppress(TimeoutError, httpx2.TransportError):  # all is said: how the body ends does not matter
@@ -191,7 +191,7 @@ def _feed(parser: SseParser, chunk: bytes) -> list[bytes]:
         raise make("oversize", str(error)) from None
 
 
-def _add_event(answer: Answer, payload: bytes, attempt: Attempt) -> bool:
+def _add_event(answer: Answer, payload: bytes, attempt: Attempt) -> int:
     data = _parse(bytes(payload), "an event of the stream")  # orjson takes no subclass of bytes
     if isinstance(payload, ErrorEvent):
         raise classify_error_object(data.get("error", data) if isinstance(data, dict) else data, hide=attempt.hide)
