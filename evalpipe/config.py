@@ -89,6 +89,7 @@ class ControlConfig(Section):
     max_limit: int | None = Field(default=None, ge=1)  # None: the law's own
     options: dict[str, Any] = Field(default_factory=dict)
     shadows: tuple[str, ...] = ()
+    warm_start: bool = True  # begin near where the last run at this endpoint and model settled, unless start is given
     ttl_s: float = Field(default=15.0, gt=0)
     exchange_s: float = Field(default=0.1, gt=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from evalpipe.control.warm import Settled
 from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.driver import Driver, Outcome
@@ -14,6 +15,7 @@ from evalpipe.runtime.recorder import Recorder
 from evalpipe.runtime.session import Session, max_limit
 from evalpipe.runtime.signals import StopSignals
 from evalpipe.runtime.silence import await_silence
+from evalpipe.runtime.warmth import remember, settled_before
 from evalpipe.store.compact import FOLDER as PARTS
 from evalpipe.store.compact import compact
 from evalpipe.store.log import Log
@@ -27,25 +29,27 @@ ITEMS_PER_WORKER = 32  # a worker process costs seconds and 200 MB; fewer items 
 def conduct(
     session: Session,
     *,
-    make_fleet: Callable[[int], Fleet],
+    make_fleet: Callable[[int, Settled | None], Fleet],
     workers: int,
     signals: StopSignals,
     show: Callable[[Progress], None],
     say: Callable[[str], None],
     run_log: Log | None = None,
+    shelf: ObjectStore | None = None,
     clock: Clock = REAL,
 ) -> Outcome:
     """Claim the run, take in what dead drivers left, do the rest, make the parts.
 
-    make_fleet: called with our epoch, after the claim. run_log: ours, not yet claimed; None for a new one.
+    make_fleet: called after the claim with our epoch and where an earlier run settled. run_log: ours, not yet claimed;
+    None for a new one. shelf: the folder of the runs, where it is kept at which limit they settled; None: nowhere.
     Raises Fenced when another driver took this run.
     """
     run_log = run_log or Log(session.store)
     with claimed(session, run_log, clock=clock) as pulse:
         committer = Committer(session.store, run_log, clock=clock)
         committer.adopt()
-        recorder = Recorder(session.store, run_log)
-        fleet = make_fleet(committer.epoch)
+        recorder = Recorder(session.store, run_log, wall=clock.wall)
+        fleet = make_fleet(committer.epoch, settled_before(session, run_log.state, shelf))
         try:
             outcome = Driver(
                 session,
@@ -63,6 +67,8 @@ def conduct(
             fleet.stop()
         with pulse.on_its_own():
             recorder.flush()
+            if shelf is not None:
+                remember(session, recorder.settling.level, shelf)
             compact(session.store, run_log)
     return outcome
 

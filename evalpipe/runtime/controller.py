@@ -12,6 +12,7 @@ from evalpipe.control.build import build_law
 from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.law import LawState
 from evalpipe.control.lease import Lease, Process, Report
+from evalpipe.control.warm import Settled, WarmStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,13 @@ class Predecessor:
     """What a controller finds when it begins. epoch: its first, above all that permits were stamped with before it.
 
     state: of the law as last read from the controller before it, None for the first. processes: they may hold leases.
+    settled: where an earlier run was, None to begin cold; a controller with a state goes on from that instead.
     """
 
     epoch: int = 0
     state: LawState | None = None
     processes: frozenset[Process] = frozenset()
+    settled: Settled | None = None
 
 
 class Controller:
@@ -61,5 +64,7 @@ def build_core(config: ControlConfig, before: Predecessor) -> ControlCore:
     bounded = partial(build_law, start=config.start, min_limit=config.min_limit, max_limit=config.max_limit)
     law = bounded(config.law, state=before.state, **config.options)
     law.state.epoch = max(law.state.epoch, before.epoch)
+    if before.state is None and before.settled is not None:
+        law = WarmStart(law, before.settled)
     shadows = {name: bounded(name) for name in config.shadows}
     return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows, unheard=before.processes)

@@ -307,7 +307,7 @@ class Driver:
 
     def _on_records(self, records: ControlRecords) -> None:
         self._board.on_records(records.limit, records.ticks, records.changes)
-        self._recorder.add(records.ticks)
+        self._recorder.add(records.ticks, records.changes)
 
     def _tell_trouble(self) -> None:
         trouble = self._committer.trouble or next((desk.storage for desk in self._desks.values() if desk.storage), "")

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
 from evalpipe.control.lease import Process
+from evalpipe.control.warm import Settled
 from evalpipe.errors import ConfigError, Resumable
 from evalpipe.runtime.actors import CONTROLLER, WORKER
 from evalpipe.runtime.clock import REAL, Clock
@@ -110,7 +111,16 @@ class RayFleet:
     nobody more than it holds until every worker was heard.
     """
 
-    def __init__(self, control: ControlConfig, workers: int, writer_epoch: int, *, clock: Clock = REAL) -> None:
+    def __init__(
+        self,
+        control: ControlConfig,
+        workers: int,
+        writer_epoch: int,
+        settled: Settled | None = None,
+        *,
+        clock: Clock = REAL,
+    ) -> None:
+        """settled: where an earlier run was, None to begin cold."""
         self._control, self._clock = control, clock
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
@@ -120,7 +130,7 @@ class RayFleet:
         self._broken: list[tuple[float, _Asked]] = []  # to be asked again at an instant
         self._is_up: set[str] = set()
         self._lost_controllers = 0  # since one was last heard
-        self._before = Predecessor(epoch=(writer_epoch - 1) * EPOCHS_PER_DRIVER)
+        self._before = Predecessor(epoch=(writer_epoch - 1) * EPOCHS_PER_DRIVER, settled=settled)
         self._controller = self._start_controller()
 
     @property

@@ -9,8 +9,9 @@ from evalpipe.runtime.conduct import conduct, worker_count
 from evalpipe.runtime.driver import Outcome
 from evalpipe.runtime.fleet import RayFleet, cores
 from evalpipe.runtime.progress import Progress
-from evalpipe.runtime.session import Session
+from evalpipe.runtime.session import Session, output_of
 from evalpipe.runtime.signals import StopSignals
+from evalpipe.store.open import open_store
 
 
 def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[[str], None]) -> Outcome:
@@ -22,5 +23,8 @@ def launch(session: Session, *, show: Callable[[Progress], None], say: Callable[
     session.ray.result()
     workers = worker_count(session, cores=cores())
     make_fleet = partial(RayFleet, session.config.control, workers)
+    shelf = open_store(output_of(session.config))
     with StopSignals() as signals:
-        return conduct(session, make_fleet=make_fleet, workers=workers, signals=signals, show=show, say=say)
+        return conduct(
+            session, make_fleet=make_fleet, workers=workers, signals=signals, show=show, say=say, shelf=shelf
+        )
