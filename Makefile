@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: env run test test-pure test-ray lint test-chaos test-chaos-short test-simulation test-cluster bench clean
+.PHONY: env run test test-pure test-ray lint test-chaos test-chaos-kills test-chaos-faults test-chaos-short test-simulation test-cluster bench clean
 
 env: .venv/.ready
 
@@ -35,7 +35,16 @@ test-ray: env
 
 # what takes minutes: everything killed, cut off, lied to; the short form is a seeded selection of it
 test-chaos: env
-	$(BIN)/pytest -m chaos --timeout 900
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos-kills test-chaos-faults
+
+KILLS := tests/chaos/test_driver_kills.py tests/chaos/test_worker_kills.py tests/chaos/test_node_kills.py
+
+test-chaos-kills: env
+	$(BIN)/pytest -m chaos --timeout 900 $(KILLS)
+
+# a server that misbehaves is mostly waited for; then the simulation, the store, and who may drive
+test-chaos-faults: env
+	$(BIN)/pytest -m chaos --timeout 900 $(KILLS:%=--ignore=%)
 
 test-chaos-short: env
 	$(BIN)/pytest -m "chaos and short"
