@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from evalpipe.errors import ConfigError
 
 ENV_PREFIX = "EVALPIPE__"
+SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
 
@@ -42,11 +43,19 @@ class DatasetConfig(Section):
     seed: int = 0
 
 
+class Shot(Section):
+    """One worked example, as two turns of a conversation; texts as they are, not templates."""
+
+    user: str = Field(min_length=1)
+    assistant: str = Field(min_length=1)
+
+
 class PromptConfig(Section):
     """How an item becomes messages. Templates are Jinja, sandboxed; the dataset's columns are the names."""
 
     template: str = "{{ question }}"
     system: str | None = None
+    few_shot: tuple[Shot, ...] = ()  # between the system message and the item
     instruction: str = "Think step by step, then give the final answer on the last line as 'Answer: X'."
 
 
@@ -67,6 +76,11 @@ class EndpointConfig(Section):
     api_key_env: str = "OPENAI_API_KEY"  # or NAME_FILE: a 0400 file with the key, read again when it is refused
     stream: Literal["all", "none"] = "all"
     include_usage: bool = True  # stream_options; some gateways refuse it
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # preflight finds which
+    headers: dict[str, str] = Field(default_factory=dict)  # OpenAI-Organization, ..; never a key
+    query: dict[str, str] = Field(default_factory=dict)  # of every request: Azure's api-version
+    key_header: str | None = None  # header that carries the key ("api-key" at Azure); None: Authorization: Bearer
+    ca_file: str | None = None  # PEM of the authorities to trust instead of the system's
     connect_timeout_s: float = Field(default=10.0, gt=0)
     deadline_s: float | None = Field(default=None, gt=0)  # None: derived from max_tokens
     max_response_bytes: int = Field(default=16 * 2**20, ge=1024)
@@ -78,6 +92,15 @@ class EndpointConfig(Section):
     price_input: float | None = Field(default=None, ge=0)  # per million tokens, for --dry-run
     price_output: float | None = Field(default=None, ge=0)
     allow_insecure: bool = False  # plain http to a host that is neither loopback nor private
+
+    @field_validator("headers", "query")
+    @classmethod
+    def _check_names(cls, sent: dict[str, str]) -> dict[str, str]:
+        """A resolved config is stored with the run: what lets somebody in must not be in it."""
+        for name in sent:
+            if SECRET_NAME.search(name):
+                raise ValueError(f"{name} would be stored with the run; name the variable in endpoint.api_key_env")
+        return sent
 
 
 class ControlConfig(Section):

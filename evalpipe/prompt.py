@@ -41,6 +41,11 @@ class Prompter:
         if config.system is not None:
             self._sources["prompt.system"] = config.system
         self._templates = {setting: self._compile(setting, source) for setting, source in self._sources.items()}
+        self._shots = [
+            {"role": role, "content": text}
+            for shot in config.few_shot
+            for role, text in (("user", shot.user), ("assistant", shot.assistant))
+        ]
         self._instruction = config.instruction
 
     def validate(self, columns: Collection[str]) -> None:
@@ -55,7 +60,8 @@ class Prompter:
                 raise ConfigError(f"{setting}: no column {missing[0]!r}; {hint}columns: {', '.join(sorted(columns))}")
 
     def request(self, item: WorkItem) -> Request:
-        """Render one item: an optional system message, and a user message of template, blank line, instruction.
+        """Render one item: an optional system message, the worked examples, and a user message of template, blank line,
+        instruction.
 
         A column `messages` (a list of {role, content}) is sent as it is instead. Raises DataError when the item's
         prompt would be empty or print a null, ConfigError when a template cannot be rendered.
@@ -92,7 +98,7 @@ class Prompter:
         if self._instruction:
             user = f"{user}\n\n{self._instruction}"
         system = [{"role": "system", "content": texts["prompt.system"]}] if "prompt.system" in texts else []
-        return [*system, {"role": "user", "content": user}]
+        return [*system, *self._shots, {"role": "user", "content": user}]
 
     def _text(self, setting: str, item: WorkItem) -> str:
         example = item.example

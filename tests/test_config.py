@@ -167,10 +167,20 @@ def test_a_wrong_override_is_named(override: str, text: str):
         load_config(base=Config(), overrides=[override], environ={})
 
 
+@pytest.mark.parametrize("setting", ["headers={Authorization: s3cret}", "query={key: s3cret}"])
+def test_what_lets_somebody_in_is_no_setting(setting: str):
+    """A resolved config is stored with the run; the refusal does not show the value either."""
+    with pytest.raises(ConfigError, match=r"would be stored with the run; .* endpoint\.api_key_env") as caught:
+        load_config(overrides=[f"endpoint.{setting}"], environ={})
+
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "override",
     [
         "prompt.system=Be brief.",
+        "prompt.few_shot=[{user: one, assistant: two}]",
         "sampling.max_tokens=16",
         "sampling.extra_body={top_k: 1}",
         "endpoint.model=other",
@@ -194,6 +204,8 @@ def test_what_changes_answers_or_scores_makes_another_run(override: str):
         "endpoint.base_url=http://127.0.0.1:9",
         "endpoint.api_key_env=OTHER_KEY",
         "endpoint.max_attempts=2",
+        "endpoint.max_tokens_name=max_completion_tokens",
+        "endpoint.headers={OpenAI-Organization: o}",
         "run.workers=2",
         "run.name=x",
         "run.output=elsewhere",

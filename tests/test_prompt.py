@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalpipe.config import PromptConfig
+from evalpipe.config import PromptConfig, Shot
 from evalpipe.errors import ConfigError, DataError
 from evalpipe.prompt import Prompter, estimate_tokens
 from evalpipe.records import Example, Key, Request, WorkItem
@@ -38,6 +38,22 @@ def test_system_message_comes_first_and_is_a_template():
         {"role": "user", "content": "Why?"},
     ]
     assert request.prompt == "system: You teach logic.\n\nuser: Why?"
+
+
+def test_worked_examples_stand_between_system_and_item():
+    """They are turns of a conversation, sent as they are: braces in them mean nothing."""
+    shots = (Shot(user="{{ 1 }}?", assistant="Answer: 1"), Shot(user="2?", assistant="Answer: 2"))
+
+    request = render(PromptConfig(system="S", few_shot=shots, instruction=""), question="3?")
+
+    assert [(message["role"], message["content"]) for message in request.messages] == [
+        ("system", "S"),
+        ("user", "{{ 1 }}?"),
+        ("assistant", "Answer: 1"),
+        ("user", "2?"),
+        ("assistant", "Answer: 2"),
+        ("user", "3?"),
+    ]
 
 
 def test_messages_column_is_sent_as_it_is():

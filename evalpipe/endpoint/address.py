@@ -58,7 +58,7 @@ def _split(url: str) -> SplitResult:
     if parts.scheme.lower() not in ("http", "https") or not host:
         raise ConfigError(f"base URL must be http://HOST[:PORT][/v1] or https://.., got {url!r}")
     if parts.query or parts.fragment:
-        raise ConfigError(f"base URL must not hold a query or a fragment, got {url!r}")
+        raise ConfigError(f"base URL must not hold a query or a fragment (endpoint.query takes one), got {url!r}")
     return parts
 
 

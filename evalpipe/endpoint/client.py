@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import httpx2
 import orjson
-from openai import AsyncOpenAI, AsyncStream
+from openai import AsyncOpenAI, AsyncStream, Omit
 
 from evalpipe.config import EndpointConfig, SamplingConfig
 from evalpipe.endpoint.address import derive_deadline, normalise_base_url, resolve_base_url
@@ -66,8 +66,10 @@ class Endpoint:
             base_url=base_url,
             max_retries=0,  # the law must see every attempt
             http_client=http_client(config, cap=cap),
-            default_headers={"Accept-Encoding": "identity"},
+            default_headers={**config.headers, "Accept-Encoding": "identity"},
+            default_query=config.query,
         )
+        self._key_header = config.key_header
 
     def __repr__(self) -> str:
         return f"Endpoint({self._client.base_url}, model={self._body['model']!r})"
@@ -83,7 +85,7 @@ class Endpoint:
         prompts = [text for message in request.messages if (text := message.get("content"))]
         attempt = Attempt(hide=(*self._keys, *prompts), progress=progress)
         body = {**self._body, "messages": request.messages}
-        headers = {"X-Evalpipe": trace} if trace else {}
+        headers = self._key_headers() | ({"X-Evalpipe": trace} if trace else {})
         token = current.set(attempt)
         try:
             async with asyncio.timeout(deadline_s):
@@ -102,13 +104,23 @@ class Endpoint:
         token = current.set(attempt)
         try:
             async with asyncio.timeout(deadline_s):
-                response = await self._client.get(path, cast_to=httpx2.Response, stream=True, stream_cls=_UNREAD)
+                response = await self._client.get(
+                    path,
+                    cast_to=httpx2.Response,
+                    options={"headers": self._key_headers()},
+                    stream=True,
+                    stream_cls=_UNREAD,
+                )
                 return b"".join([chunk async for chunk in self._chunks(cast(httpx2.Response, response), attempt)])
         except Exception as error:
             failed = attempt.failed(classify_exception(error))
         finally:
             current.reset(token)
         raise failed
+
+    def _key_headers(self) -> dict[str, str | Omit]:
+        """Return the headers that carry the key where it is not the client that sets them."""
+        return {self._key_header: self._keys[0], "Authorization": Omit()} if self._key_header else {}
 
     def _renew_key(self) -> None:
         """The key was refused: read it again, so that the next request carries one that was rotated meanwhile."""
@@ -121,7 +133,7 @@ class Endpoint:
         """Close all connections; attempts under way fail."""
         await self._client.close()
 
-    async def _converse(self, body: Mapping[str, Any], headers: Mapping[str, str], attempt: Attempt) -> Answer:
+    async def _converse(self, body: Mapping[str, Any], headers: Mapping[str, str | Omit], attempt: Attempt) -> Answer:
         answer = Answer(hide=attempt.hide)
         response = await self._post(body, headers)
         async with aclosing(self._chunks(response, attempt)) as chunks:
@@ -133,7 +145,7 @@ class Endpoint:
                 answer.add_body(_parse(data, content_type))
         return answer
 
-    async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> httpx2.Response:
+    async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str | Omit]) -> httpx2.Response:
         """Return the response with its body unread.
 
         The same bytes as `chat.completions.create` sends, without walking every message by its schema first: 0.44
@@ -209,7 +221,7 @@ def _request_body(config: EndpointConfig, sampling: SamplingConfig, model: str) 
     """Return all of the request but its messages. extra_body wins over the other settings; a null removes one."""
     body: dict[str, Any] = {
         "model": model,
-        "max_tokens": sampling.max_tokens,
+        config.max_tokens_name: sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "stop": list(sampling.stop) or None,

@@ -15,6 +15,7 @@ from typing import TypeVar
 import orjson
 
 from evalpipe.config import EndpointConfig, SamplingConfig
+from evalpipe.endpoint.adapt import adapt, check_sampling
 from evalpipe.endpoint.address import ignored_proxy, resolve_base_url
 from evalpipe.endpoint.client import Endpoint
 from evalpipe.endpoint.failures import TABLE, make
@@ -42,9 +43,9 @@ T = TypeVar("T")
 class Preflight:
     """What was found. The worker's Endpoint is built from base_url and model.
 
-    models_served: empty when the server lists none. streams_usage: whether a stream brings its token counts; False also
-    when the server refuses to be asked, so that include_usage must be off; None when not streaming or not seen.
-    metrics_flavour: "vllm", "sglang", "llamacpp" or "none". notes: lines for the user.
+    models_served: empty when the server lists none. streams_usage: whether a stream brings its token counts; None when
+    not streaming or not seen. metrics_flavour: "vllm", "sglang", "llamacpp" or "none". notes: lines for the user.
+    config: the settings with which this server answers.
     """
 
     base_url: str
@@ -53,6 +54,7 @@ class Preflight:
     streams_usage: bool | None
     metrics_flavour: str
     notes: tuple[str, ...]
+    config: EndpointConfig
 
 
 async def preflight(
@@ -60,8 +62,8 @@ async def preflight(
 ) -> Preflight:
     """Look at the endpoint for at most 10 seconds: its models, one call of one token, its metrics.
 
-    environ: os.environ by default. Raises ConfigError for a URL that is missing or unsafe, and RunFatal of kind
-    unreachable, auth, quota, no_model, model_not_found or redirected.
+    environ: os.environ by default. Raises ConfigError for a URL that is missing or unsafe and for a sampling setting
+    that the model refuses, and RunFatal of kind unreachable, auth, quota, no_model, model_not_found or redirected.
     """
     environ = os.environ if environ is None else environ
     base_url = resolve_base_url(config, environ)
@@ -72,9 +74,9 @@ async def preflight(
     look = _Look(config, one_token, base_url, environ, notes)
     served = await look.list_models()
     model = choose_model(config.model, served, base_url=base_url)
-    streams_usage = await look.call(model)
+    streams_usage, config = await look.call(model)
     flavour = await look.metrics_flavour()
-    return Preflight(base_url, model, served, streams_usage, flavour, tuple(notes))
+    return Preflight(base_url, model, served, streams_usage, flavour, tuple(notes), config)
 
 
 def choose_model(wanted: str | None, served: tuple[str, ...], *, base_url: str) -> str:
@@ -122,41 +124,51 @@ class _Look:
             self.notes.append(f"the server does not list its models ({error.failure.message})")
             return ()
 
-    async def call(self, model: str) -> bool | None:
-        """Ask for one token and tell whether the stream brought usage; None when that was not seen."""
-        config = self.config.model_copy(update={"model": model})
+    async def call(self, model: str) -> tuple[bool | None, EndpointConfig]:
+        """Ask for one token, if need be without what this server does not take.
+
+        Returns whether the stream brought usage, None when that was not seen, and the settings that were answered.
+        """
         try:
-            return await self._call(config)
-        except ItemRefused as error:
-            if error.failure.kind == "not_found":
-                raise self._unreachable(error) from None
-            if config.stream == "all" and config.include_usage:
-                return await self._call_without_usage(config, error)
-            self.notes.append(f"the test request was refused: {error.failure.message}")
+            return await self._call_until_taken(self.config, model)
         except RunFatal as error:
             raise self._explained(error) from None
         except EndpointError as error:
-            if error.failure.kind in (*_NO_SERVER, "bad_body") and error.failure.kind != "timeout":
+            if error.failure.kind in (*_NO_SERVER, "bad_body", "not_found") and error.failure.kind != "timeout":
                 raise self._unreachable(error) from None
-            self.notes.append(f"the test request got no answer: {error.failure.message}")
-        return None
+            verb = "was refused" if isinstance(error, ItemRefused) else "got no answer"
+            self.notes.append(f"the test request {verb}: {error.failure.message}")
+        return None, self.config
 
-    async def _call(self, config: EndpointConfig) -> bool | None:
-        completion = await self._patiently(
-            lambda e, s: e.send(_PROBE, deadline_s=s), timeout_s=CALL_TIMEOUT_S, config=config
-        )
-        return completion.usage_source == "server" if config.stream == "all" else None
-
-    async def _call_without_usage(self, config: EndpointConfig, refused: EndpointError) -> bool | None:
+    async def _call_until_taken(self, config: EndpointConfig, model: str) -> tuple[bool | None, EndpointConfig]:
+        """See `call`. Raises the first refusal when nothing that can be changed helps."""
         try:
-            await self._call(config.model_copy(update={"include_usage": False}))
-        except RunFatal:
-            raise
-        except EndpointError:
-            self.notes.append(f"the test request was refused: {refused.failure.message}")
-            return None
-        self.notes.append("the server refuses stream_options; token counts are unknown (endpoint.include_usage: false)")
-        return False
+            told = await self._call(config, model)
+        except ItemRefused as error:
+            refused = error
+        else:
+            if config.stream == "none":
+                return None, config
+            return told, config.model_copy(update={"include_usage": config.include_usage and told})
+        check_sampling(self.sampling, refused.failure)
+        adapted = None if refused.failure.kind == "not_found" else adapt(config, refused.failure)
+        if adapted is None:
+            raise refused
+        try:
+            found = await self._call_until_taken(adapted[0], model)
+        except ItemRefused:
+            raise refused from None
+        self.notes.append(adapted[1])
+        return found
+
+    async def _call(self, config: EndpointConfig, model: str) -> bool:
+        """Return whether the answer brought its usage."""
+        completion = await self._patiently(
+            lambda e, s: e.send(_PROBE, deadline_s=s),
+            timeout_s=CALL_TIMEOUT_S,
+            config=config.model_copy(update={"model": model}),
+        )
+        return completion.usage_source == "server"
 
     async def metrics_flavour(self) -> str:
         """Return whose names /metrics uses; it lies beside /v1, not below it."""

@@ -7,6 +7,7 @@ is settled here. aiohttp carries the bytes, at two thirds of the CPU of the SDK'
 from __future__ import annotations
 
 import math
+import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from openai import DefaultAioHttpClient
 from evalpipe.config import EndpointConfig
 from evalpipe.endpoint.answer import Answer
 from evalpipe.endpoint.failures import classify_body, make, redact
-from evalpipe.errors import EndpointError
+from evalpipe.errors import ConfigError, EndpointError
 from evalpipe.prompt import CHARS_PER_TOKEN
 from evalpipe.records import Completion
 
@@ -95,6 +96,7 @@ def http_client(config: EndpointConfig, *, cap: int) -> httpx2.AsyncClient:
     connections = math.ceil(cap * 1.1) + 2  # above the cap: nobody waits for a connection inside a latency
     return DefaultAioHttpClient(
         trust_env=config.trust_env,
+        verify=_trusted(config.ca_file),
         follow_redirects=False,  # a redirect would carry the prompt to another origin
         limits=httpx2.Limits(
             max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
@@ -105,6 +107,16 @@ def http_client(config: EndpointConfig, *, cap: int) -> httpx2.AsyncClient:
         ),
         event_hooks={"request": [_on_request], "response": [_on_response]},
     )
+
+
+def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
+    """Return whom to trust. Raises ConfigError when the file cannot be read as certificates."""
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"endpoint.ca_file {ca_file}: {error.strerror or error}; a PEM file is needed") from None
 
 
 async def _on_request(request: httpx2.Request) -> None:

@@ -131,7 +131,7 @@ def open_session(
                 looked = looked or look(config.endpoint, config.sampling)
             starting = _Starting(config, local_folder(store.url), stack)
             looked = looked or starting.look()
-            config = _without_usage(config) if looked.streams_usage is False else config
+            config = config.model_copy(update={"endpoint": _as_looked(config.endpoint, looked)})
         probe(store)
         write_spec(store, spec)
         store.put("config.yaml", to_yaml(config.to_yaml()))
@@ -309,9 +309,10 @@ def _with_model(config: Config, model: str) -> Config:
     return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"model": model})})
 
 
-def _without_usage(config: Config) -> Config:
-    """The server does not tell token counts in streams, or refuses to be asked: do not ask."""
-    return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"include_usage": False})})
+def _as_looked(endpoint: EndpointConfig, looked: Preflight) -> EndpointConfig:
+    """Ask this server only for what it takes and gives."""
+    found = looked.config
+    return endpoint.model_copy(update={"include_usage": found.include_usage, "max_tokens_name": found.max_tokens_name})
 
 
 def _start_sim(config: Config, folder: Path | None) -> SimServer:

@@ -25,7 +25,8 @@ from rawserver import (
 
 from evalpipe.config import EndpointConfig, SamplingConfig
 from evalpipe.endpoint.client import Endpoint
-from evalpipe.errors import EndpointError, ItemRefused, Paused, Retryable, RunFatal
+from evalpipe.endpoint.transport import http_client
+from evalpipe.errors import ConfigError, EndpointError, ItemRefused, Paused, Retryable, RunFatal
 from evalpipe.records import Key, Request, Status
 
 pytestmark = pytest.mark.network
@@ -144,6 +145,31 @@ def test_the_request_holds_what_was_configured():
     assert server.header("Authorization") == f"Bearer {KEY}"
     assert server.header("X-Evalpipe") == "run/3"
     assert server.header("Accept-Encoding") == "identity"
+
+
+def test_headers_query_and_the_place_of_the_key_are_the_providers():
+    """Azure: the key in a header of its own, the version of the API in the query, an organisation beside them."""
+    config = {
+        "headers": {"OpenAI-Organization": "org"},
+        "query": {"api-version": "2026-01-01"},
+        "key_header": "api-key",
+    }
+
+    server, _ = ask((response(completion()),), stream="none", **config)
+
+    first_line = server.requests[-1][0].splitlines()[0]
+    assert first_line.startswith("POST /v1/chat/completions?api-version=2026-01-01 ")
+    assert (server.header("api-key"), server.header("Authorization")) == (KEY, None)
+    assert server.header("OpenAI-Organization") == "org"
+
+
+def test_a_file_that_holds_no_certificates_is_named(tmp_path):
+    """The user reads which setting and which file."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+
+    for name, why in (("ca.pem", "PEM"), ("gone.pem", "No such file")):
+        with pytest.raises(ConfigError, match=rf"endpoint\.ca_file .*{name}: .*{why}"):
+            http_client(EndpointConfig(ca_file=str(tmp_path / name)), cap=1)
 
 
 def test_nothing_is_asked_that_was_not_wanted():

@@ -79,6 +79,28 @@ def test_all_is_found_at_a_good_server():
 
 
 @pytest.mark.network
+def test_the_name_of_the_bound_on_tokens_is_found():
+    """The second request carries the name that the model asks for, and the run goes on with it."""
+    refused = response({"error": {"message": "Use 'max_completion_tokens' instead."}}, status="400 Bad")
+
+    found, sent = look(MODELS, (refused,), STREAM, NOT_FOUND)
+
+    assert [body.get("max_completion_tokens") for body in sent] == [None, 1]
+    assert "max_tokens" not in sent[1]
+    assert (found.config.max_tokens_name, found.config.include_usage) == ("max_completion_tokens", True)
+    assert len(found.notes) == 1 and "max_completion_tokens" in found.notes[0]
+
+
+@pytest.mark.network
+def test_a_refused_temperature_is_told_before_any_item():
+    """It is not dropped in silence: the line says which setting and how to leave it out."""
+    refused = response({"error": {"message": "'temperature' does not support 0"}}, status="400 Bad")
+
+    with pytest.raises(ConfigError, match=r"sampling\.temperature .* --set sampling\.temperature=null leaves it out"):
+        look(MODELS, (refused,))
+
+
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("replies", "config", "usage", "note"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from store.store_rows import Relay, SmallRun
 
-from evalpipe.config import load_config
+from evalpipe.config import EndpointConfig, load_config
 from evalpipe.control.core import Tick
 from evalpipe.control.warm import Settled, WarmStart
 from evalpipe.endpoint.preflight import Preflight
@@ -19,7 +19,7 @@ from evalpipe.runtime.session import Session
 from evalpipe.runtime.warmth import FOLDER, remember, settled_before
 from evalpipe.store.local import LocalStore
 
-ENDPOINT = Preflight("http://127.0.0.1:9/v1", "m", ("m",), True, "none", ())
+ENDPOINT = Preflight("http://127.0.0.1:9/v1", "m", ("m",), True, "none", (), EndpointConfig())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from simulation.disk import FOLDER
 from simulation.scheduler import Killed, Process
 from simulation.weather import Weather
 
-from evalpipe.config import Config, parse_config
+from evalpipe.config import Config, EndpointConfig, parse_config
 from evalpipe.endpoint.preflight import Preflight
 from evalpipe.errors import ConfigError, EvalPipeError, Fenced, Resumable
 from evalpipe.records import Example
@@ -124,7 +124,7 @@ class SimDriver:
         config = config_of(weather)
         config = config.model_copy(update={"run": config.run.model_copy(update={"takeover": self.takeover})})
         spec, state = spec_of(config, weather.items), read_state(store)
-        endpoint = Preflight("http://sim/v1", "m", ("m",), True, "none", ())
+        endpoint = Preflight("http://sim/v1", "m", ("m",), True, "none", (), EndpointConfig())
         dataset = dataset_of(weather.items)
         session = Session(config, NAME, store, None, dataset, spec, state, None, endpoint, None)
         if not session.is_complete and not self.takeover:
