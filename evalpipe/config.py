@@ -141,8 +141,27 @@ class SimConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)  # overrides of the profile's parameters
 
 
+class QuotaConfig(Section):
+    """What the provider allows a minute, where that is known: then nothing is refused. None: found out on the way.
+
+    tpm: tokens of prompts and answers. share: the fraction that this run may use, the rest is for others with the key.
+    """
+
+    rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    share: float = Field(default=1.0, gt=0, le=1)
+
+
+class BudgetConfig(Section):
+    """What a run may spend before it stops (exit 79; a larger budget goes on). None: no bound."""
+
+    tokens: int | None = Field(default=None, ge=1)  # of all answers of the run, prompts included
+    money: float | None = Field(default=None, gt=0)  # in the currency of endpoint.price_input and price_output
+    wall_s: float | None = Field(default=None, gt=0)  # of each start of the run
+
+
 class RunConfig(Section):
-    """One run. Everything here and in `control`, `endpoint` (but the model) is operational."""
+    """One run. Everything here and in `budget`, `control`, `endpoint` (but the model) is operational."""
 
     name: str | None = None
     output: str | None = None  # folder or s3://.. that holds runs; None: EVALPIPE_RUNS, else ./runs
@@ -181,7 +200,9 @@ class Config(Section):
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
     control: ControlConfig = Field(default_factory=ControlConfig)
+    quota: QuotaConfig = Field(default_factory=QuotaConfig)
     scorer: ScorerConfig = Field(default_factory=ScorerConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
     sim: SimConfig = Field(default_factory=SimConfig)
 
     @model_validator(mode="after")
@@ -189,6 +210,12 @@ class Config(Section):
         low, high = self.control.min_limit, self.control.max_limit
         if low is not None and high is not None and low > high:
             raise ValueError(f"control.min_limit must be <= control.max_limit, got {low} and {high}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_prices(self) -> Config:
+        if self.budget.money is not None and not (self.endpoint.price_input or self.endpoint.price_output):
+            raise ValueError("budget.money needs endpoint.price_input and price_output, per million tokens")
         return self
 
     @property

@@ -15,11 +15,12 @@ from typing import Protocol
 from evalpipe.config import Config
 from evalpipe.endpoint.keys import has_key
 from evalpipe.runtime.aside import Aside
+from evalpipe.runtime.budget import Budget, spent_before
 from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.controller import ControlRecords
 from evalpipe.runtime.dispenser import CANARIES, Dispenser
-from evalpipe.runtime.endings import NO_ENDPOINT, NO_KEY, RESUMABLE, Ending, EndpointWatch, ending_of
+from evalpipe.runtime.endings import BUDGET, NO_ENDPOINT, NO_KEY, RESUMABLE, Ending, EndpointWatch, ending_of
 from evalpipe.runtime.messages import Died, Fleet, Poll, PollReply, Recorded, Replied, WorkerSpec
 from evalpipe.runtime.progress import Board, Progress
 from evalpipe.runtime.recorder import Recorder
@@ -114,6 +115,9 @@ class Driver:
         self._ending: Ending | None = None
         self._drain_until: float | None = None
         self._began = self._shown_at = self._turned_at = clock.now()
+        self._budget = Budget(
+            session.config, before=spent_before(session.config, session.store, committer.state), now=self._began
+        )
         self._watch = EndpointWatch(session.config.endpoint, now=self._began, is_first_try=session.retry is None)
         self._trouble = ""  # why storage refuses to write, as last told
         self._buried_cpu_s = 0.0
@@ -144,7 +148,8 @@ class Driver:
         self._pulse.beat(now=now)
         self._tell_trouble()
         self._check_signals()
-        if not self._is_draining and (ending := self._watch.verdict(now=now)) is not None:
+        ending = self._watch.verdict(now=now) or self._budget.verdict(now=now)
+        if ending is not None and not self._is_draining:
             self._end(ending)
         self._deal(now)
         if now - self._shown_at >= SHOW_S:
@@ -242,6 +247,7 @@ class Driver:
                 self._spawn(other)
         self._board.on_reply(desk.name, reply)
         self._watch.on_reply(desk.process, reply, now=self._clock.now())
+        self._budget.on_reply(desk.process, reply.counters)
         self._committer.add(desk.process, reply.written)
         self._dispenser.release(reply.released, worker=desk.name)
         desk.wants, desk.cpu_s, desk.storage = reply.wants, reply.cpu_s, reply.storage
@@ -307,6 +313,9 @@ class Driver:
 
     def _on_records(self, records: ControlRecords) -> None:
         self._board.on_records(records.limit, records.ticks, records.changes)
+        for timed in records.changes:
+            if timed.change.reason == "quota":
+                log.info("quota at=%.1f %s", timed.at, timed.change.evidence.state)
         self._recorder.add(records.ticks, records.changes)
 
     def _tell_trouble(self) -> None:
@@ -317,6 +326,11 @@ class Driver:
             self._say("storage works again")
         self._trouble = trouble
 
+    @property
+    def _bound_by(self) -> str:
+        is_spent = self._ending is not None and self._ending.exit_code == BUDGET
+        return "budget" if is_spent else self._board.bound_by
+
     def _snapshot(self) -> Progress:
         counts = self._committer.state.counts
         return self._board.snapshot(
@@ -324,5 +338,5 @@ class Driver:
             expected=self._expected,
             ok=counts.ok - self._counts.ok,
             failed=counts.failed - self._counts.failed,
-            bound_by=self._board.bound_by,
+            bound_by=self._bound_by,
         )

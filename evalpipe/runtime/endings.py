@@ -13,7 +13,7 @@ from evalpipe.runtime.firstitems import FIRST, FirstItems
 from evalpipe.runtime.messages import PollReply
 
 #: exit codes (DESIGN section 9)
-COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT = 0, 75, 77, 78
+COMPLETE, RESUMABLE, NO_KEY, NO_ENDPOINT, BUDGET = 0, 75, 77, 78, 79
 UNHEARD_S = 5.0  # without a word of any worker that has work: they are away, which says nothing about the server
 _OURS = frozenset({"storage", "internal"})  # not the endpoint's fault: the same command may go on later
 
