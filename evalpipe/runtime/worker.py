@@ -1,7 +1,7 @@
 """The worker's loop: one asyncio loop that sends what the gate permits and keeps what comes back.
 
 No Ray here: the actor in runtime/actors.py is a shell around it, and so is a test. Order inside a request: the answer
-is validated, its row is buffered, then the permit goes back.
+is validated, the permit goes back, the answer is scored and its row buffered.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from evalpipe.records import Completion, Key, Request, Result
 from evalpipe.runtime import rows
 from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.gates import LimitGate
+from evalpipe.runtime.judge import Judge
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.observer import Observer, Watch
 from evalpipe.runtime.outbox import Outbox
 from evalpipe.runtime.queue import Task, TaskQueue
 from evalpipe.runtime.tally import Tally, Usage
 from evalpipe.runtime.triage import Action, Ticket, Triage, Verdict, share_of_budget
-from evalpipe.scoring.scorers import build_scorer
 from evalpipe.store.objects import ObjectStore
 from evalpipe.store.open import open_store
 
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 #: Kinds at which a worker brakes its own new sends at once: overload, or a connection the server threw away.
 BRAKING = frozenset({"rate_limited", "overloaded", "reset"})
 EXCHANGE_TIMEOUT_S = 5.0
+MAX_UNSCORED = 100  # answers that wait for a slow scorer: more would be lost in a crash
 WANT_S = 1.0  # a worker keeps work for about so long, or twice its permits
 
 Exchange = Callable[[Report], Awaitable[Lease]]
@@ -77,7 +78,7 @@ class WorkerLoop:
         self._sender: Sender = sender or Endpoint(
             config.endpoint, config.sampling, model=spec.model, base_url=spec.base_url, cap=spec.cap
         )
-        self._prompter, self._scorer = Prompter(config.prompt), build_scorer(config.scorer)
+        self._prompter, self._judge = Prompter(config.prompt), Judge(config.scorer)
         self._triage = Triage(
             retry=RetryPolicy(max_attempts=config.endpoint.max_attempts),
             budget=share_of_budget(workers=workers_of(config)),
@@ -129,6 +130,7 @@ class WorkerLoop:
         for task in [*self._loops, *self._running]:
             task.cancel()
         await asyncio.gather(*self._loops, *self._running, return_exceptions=True)
+        await self._judge.aclose()
         await self._sender.aclose()
 
     def _reply(self, poll: Poll) -> PollReply:
@@ -198,7 +200,8 @@ class WorkerLoop:
 
     @property
     def _is_stopped(self) -> bool:
-        return self._drain or self._fatal is not None or self._outbox.is_full
+        is_behind = self._outbox.is_full or self._judge.waiting >= MAX_UNSCORED
+        return self._drain or self._fatal is not None or is_behind
 
     # --- sending ---
 
@@ -239,17 +242,22 @@ class WorkerLoop:
         return self._queue.pop(retries=self._triage.retries(now=self._clock.now()))
 
     async def _attempt(self, task: Task, request: Request, permit: Permit, ticket: Ticket) -> None:
-        """Make one attempt, keep what came of it, give the permit back; never raises."""
+        """Make one attempt, give the permit back, keep what came of it; never raises."""
+        task.tries += 1
+        task.wait_s += max(self._clock.now() - task.ready_at, 0.0)
+        sent = rows.Sent(permit, self._clock.wall())
         try:
-            task.tries += 1
-            task.wait_s += max(self._clock.now() - task.ready_at, 0.0)
-            await self._send(task, request, rows.Sent(permit, self._clock.wall()), ticket)
+            try:
+                completion = await self._send(task, request, sent, ticket)
+            finally:
+                self._gate.give_back()
+                self._work.set()
+            if completion is not None:
+                verdict = await self._judge.judge(task.item.example, completion)
+                self._keep(rows.answered(task, request, sent, completion, verdict, self._origin))
         except Exception as error:
             log.exception("attempt worker=%s item=%s", self._spec.name, task.item.example.item_id)
             self._fatal = self._fatal or Failure("internal", message=_where(error))
-        finally:
-            self._gate.give_back()
-            self._work.set()
 
     def _render(self, task: Task) -> Request | None:
         """Make the request, once; an item whose prompt cannot be made is kept as a failure, and None returned."""
@@ -262,7 +270,8 @@ class WorkerLoop:
                 self._fatal = self._fatal or Failure("config", message=str(error))
         return task.request
 
-    async def _send(self, task: Task, request: Request, sent: rows.Sent, ticket: Ticket) -> None:
+    async def _send(self, task: Task, request: Request, sent: rows.Sent, ticket: Ticket) -> Completion | None:
+        """Return the answer; None where there is none, and what follows from that is arranged."""
         watch = self._observer.begin(estimate_tokens(request.prompt))
         trace = self._trace_of(task, sent.permit) if self._trace else None
         deadline_s = self._triage.deadline_s(task, self._deadline_s)
@@ -275,21 +284,15 @@ class WorkerLoop:
                 task, error, ticket, now=self._clock.now(), had_token=watch.tokens_seen > 0
             )
             self._on_failure(task, request, sent, error.failure, verdict)
-            return
+            return None
         except asyncio.CancelledError:
             self._observer.abandoned(watch)
             raise
         self._triage.on_answer(ticket, now=self._clock.now())
         self._observer.answered(watch, completion, sent.permit)
         self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
-        self._keep(rows.answered(task, request, sent, completion, self._judge(task, completion), self._origin))
         self._tally.note_answer(completion)
-
-    def _judge(self, task: Task, completion: Completion) -> rows.Verdict:
-        try:
-            return rows.Verdict(self._scorer(task.item.example, completion))
-        except DataError as error:
-            return rows.Verdict(error=str(error))
+        return completion
 
     def _on_failure(self, task: Task, request: Request, sent: rows.Sent, failure: Failure, verdict: Verdict) -> None:
         self._last_failure = failure

@@ -19,7 +19,7 @@ from typing import Any
 from evalpipe.config import ScorerConfig
 from evalpipe.errors import ConfigError, DataError
 from evalpipe.records import Completion, Example, Score
-from evalpipe.scoring import compare
+from evalpipe.scoring import compare, mathematics
 from evalpipe.scoring.extract import extract_answer, extract_json
 from evalpipe.scoring.numbers import parse_number
 
@@ -45,10 +45,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A named way to judge. judge may raise anything; whoever calls the Scorer sees only DataError."""
+    """A named way to judge. judge may raise anything; whoever calls the Scorer sees only DataError.
+
+    is_quick: whether an example's answer takes a few milliseconds at most, whatever it is. All else (a user's function
+    or pattern, symbolic mathematics) belongs into a process of its own.
+    """
 
     name: str
     judge: ScoreFunction
+    is_quick: Callable[[Example], bool]
 
     def __call__(self, example: Example, completion: Completion) -> Score | None:
         """Return the verdict on one answer, None where there is nothing to compare with.
@@ -65,24 +70,24 @@ class Scorer:
 def build_scorer(config: ScorerConfig) -> Scorer:
     """Build the scorer of a run; raises ConfigError on an unknown name or a wrong option.
 
-    name: exact, numeric, choice, regex, json, auto, none, or a user's function as "package.module:function" or
+    name: exact, numeric, choice, regex, json, math, auto, none, or a user's function as "package.module:function" or
     "package.module.function". The function takes (example, completion) and the options by name, and returns a float in
     [0, 1] or a Score; it also sees examples without a reference answer. Its module must be importable in each worker.
     """
     extract = _build_extraction(config.answer_pattern)
-    if config.name == "none":
-        _check_options(_build_nothing, config)
-        return Scorer(config.name, judge=lambda example, completion: None)
-    if config.name == "auto":
-        _check_options(_build_nothing, config)
-        return Scorer(config.name, judge=_build_auto(extract))
     if config.name in _BUILDERS:
         build = _BUILDERS[config.name]
         _check_options(build, config)
-        return Scorer(config.name, judge=build(extract, **config.options))
+        return Scorer(config.name, build(extract, **config.options), partial(_is_quick, config))
     if ":" in config.name or "." in config.name:
-        return Scorer(config.name, judge=_build_custom(extract, config))
-    raise ConfigError(f"scorer.name: {_suggest(config.name, [*_BUILDERS, 'auto', 'none'])}, or 'module:function'")
+        return Scorer(config.name, _build_custom(extract, config), partial(_is_quick, config))
+    raise ConfigError(f"scorer.name: {_suggest(config.name, list(_BUILDERS))}, or 'module:function'")
+
+
+def _is_quick(config: ScorerConfig, example: Example) -> bool:
+    is_ours = config.name in _BUILDERS and config.answer_pattern is None
+    kind = example.fields.get("answer_type") if config.name == "auto" else config.name
+    return config.name == "none" or (is_ours and kind not in _SLOW)
 
 
 def _score(value: float, extracted: str) -> Score:
@@ -134,6 +139,10 @@ def _build_regex(extract: Extraction, *, pattern: Any = None) -> ScoreFunction:
     return Rule(extract, comparison, needs_reference=pattern is None).judge
 
 
+def _build_math(extract: Extraction) -> ScoreFunction:
+    return Rule(extract, mathematics.equal()).judge
+
+
 def _build_json(extract: Extraction, *, field: Any = None) -> ScoreFunction:
     if field is not None and not (isinstance(field, str) and field):
         raise ConfigError(f"scorer.options.field must be the name of a JSON field, got {field!r}")
@@ -141,22 +150,13 @@ def _build_json(extract: Extraction, *, field: Any = None) -> ScoreFunction:
     return Rule(partial(extract_json, field=field), comparison).judge
 
 
-def _build_nothing() -> None:
-    """The options of scorers that have none."""
-
-
-_BUILDERS: Mapping[str, Callable[..., ScoreFunction]] = {
-    "exact": _build_exact,
-    "numeric": _build_numeric,
-    "choice": _build_choice,
-    "regex": _build_regex,
-    "json": _build_json,
-}
+def _build_none(extract: Extraction) -> ScoreFunction:
+    return lambda example, completion: None
 
 
 def _build_auto(extract: Extraction) -> ScoreFunction:
     """Judge each example by its answer_type column; without one, as a number if the reference is one, else as text."""
-    judges = {name: build(extract) for name, build in _BUILDERS.items()}
+    judges = {name: _BUILDERS[name](extract) for name in _ANSWER_TYPES}
 
     def judge(example: Example, completion: Completion) -> Score | None:
         kind = str(example.fields.get("answer_type"))
@@ -165,6 +165,20 @@ def _build_auto(extract: Extraction) -> ScoreFunction:
         return judges[kind](example, completion)
 
     return judge
+
+
+_BUILDERS: Mapping[str, Callable[..., ScoreFunction]] = {
+    "exact": _build_exact,
+    "numeric": _build_numeric,
+    "choice": _build_choice,
+    "regex": _build_regex,
+    "json": _build_json,
+    "math": _build_math,
+    "auto": _build_auto,
+    "none": _build_none,
+}
+_ANSWER_TYPES = ("exact", "numeric", "choice", "regex", "json")
+_SLOW = frozenset({"regex", "math"})
 
 
 def _build_custom(extract: Extraction, config: ScorerConfig) -> ScoreFunction:

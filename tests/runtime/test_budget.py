@@ -15,7 +15,6 @@ from evalpipe.runtime.budget import Budget, Tokens, spent_before
 from evalpipe.runtime.endings import BUDGET, Ending
 from evalpipe.runtime.messages import Counters
 
-
 NOTHING = Tokens()
 
 

@@ -281,7 +281,7 @@ def test_a_bad_reference_is_no_wrong_answer(name, expected, fields):
     ("settings", "message"),
     [
         ({"name": "exakt"}, "unknown 'exakt'; did you mean 'exact'"),
-        ({"name": "zzz"}, "known: exact, numeric, choice, regex, json, auto, none"),
+        ({"name": "zzz"}, "known: exact, numeric, choice, regex, json, math, auto, none"),
         ({"name": "numeric", "options": {"rel_tool": 1}}, "unknown 'rel_tool'; did you mean 'rel_tol'"),
         ({"name": "numeric", "options": {"rel_tol": "much"}}, "rel_tol must be a number of at least 0, got 'much'"),
         ({"name": "numeric", "options": {"abs_tol": -1}}, "abs_tol must be"),
