@@ -244,3 +244,13 @@ def test_a_config_cannot_be_changed():
 def test_simulated_means_the_scheme(url: str | None, expected: bool):
     """Only sim:// starts a server beside the run."""
     assert parse_config({"endpoint": {"base_url": url}}).is_simulated is expected
+
+
+def test_a_quota_is_declared_and_checked():
+    """Requests and tokens a minute, and the share that is ours; what cannot be is refused with its name."""
+    config = load_config(overrides=["quota.tpm=200000", "quota.share=0.5"], flags={"quota.rpm": 300.0}, environ={})
+
+    assert (config.quota.rpm, config.quota.tpm, config.quota.share) == (300.0, 200_000.0, 0.5)
+    for override in ("quota.rpm=0", "quota.tpm=-1", "quota.share=1.5", "quota.rpm=.inf"):
+        with pytest.raises(ConfigError, match=override.split("=")[0]):
+            load_config(overrides=[override], environ={})

@@ -61,7 +61,7 @@ def _ray() -> list[Check]:
 
 def _store(output: str | None) -> Check:
     from evalpipe.config import load_config
-    from evalpipe.runtime.session import output_of
+    from evalpipe.runtime.place import output_of
     from evalpipe.store.objects import probe
     from evalpipe.store.open import open_store
 

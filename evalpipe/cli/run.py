@@ -48,6 +48,10 @@ def run(
     concurrency: Annotated[
         str | None, typer.Option(metavar="auto|N|MIN-MAX|MIN-START-MAX", help="Bounds of the one limit; N fixes it.")
     ] = None,
+    rpm: Annotated[
+        float | None, typer.Option(metavar="N", help="Quota of the key, requests a minute. Default: found out.")
+    ] = None,
+    tpm: Annotated[float | None, typer.Option(metavar="N", help="The same, tokens a minute.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: dataset-model-hash.")] = None,
     output: Annotated[
         str | None,
@@ -71,6 +75,8 @@ def run(
         "endpoint.base_url": base_url,
         "dataset.path": dataset,
         "dataset.limit": limit,
+        "quota.rpm": rpm,
+        "quota.tpm": tpm,
         "run.name": name,
         "run.output": output,
         "run.workers": int(workers) if workers is not None and workers.isdecimal() else workers,

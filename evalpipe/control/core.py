@@ -7,13 +7,17 @@ shadow laws see one merged Observation a tick, however many workers report.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from evalpipe.control.baseline import Baselines
 from evalpipe.control.law import Evidence, Law, LimitChange
 from evalpipe.control.lease import Lease, LeaseBook, Process, Report
 from evalpipe.control.observation import Observation, Outcome, merge
+from evalpipe.control.pacer import Pacer
+from evalpipe.control.pacing import QuotaWatch
+from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.control.work import GradientMeter
 
 TICK_S = 0.1  # decisions; the exchange interval of a single worker
@@ -27,7 +31,9 @@ class Tick:
     """One row of the flight recorder. at: seconds since the controller began. Rates over the time since the last row.
 
     gradient: baseline over recent latency per unit of work, unclamped, None before it could be measured.
+    ttft_s: median to the first token of the answers since the row before, None without a streamed one.
     reason: of the last move since the row before, "" if the limit stayed. shadows: JSON-able, law -> its limit.
+    pace: requests a second that a quota allows, None without one. is_paced: the quota held something back.
     """
 
     at: float
@@ -45,6 +51,9 @@ class Tick:
     reason: str
     workers: int
     shadows: Mapping[str, float]
+    ttft_s: float | None = None
+    pace: float | None = None
+    is_paced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +75,20 @@ class ControlCore:
         exchange_s: float = 0.1,
         shadows: Mapping[str, Law] | None = None,
         unheard: Iterable[Process] = (),
+        quota: Quota | None = UNDECLARED,
     ) -> None:
-        """unheard: processes that may hold leases of the controller before this one, see LeaseBook."""
+        """unheard: processes that may hold leases of the controller before this one, see LeaseBook.
+
+        quota: as declared; what was not is learned from what the server refuses. None: nothing is paced, and the law
+        sees every refusal.
+        """
         self.law = law
         self.shadows = dict(shadows or {})
         self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s, unheard=unheard)
         self.book.epoch = law.state.epoch
         self.meter = GradientMeter()
+        self.pacer = None if quota is None else Pacer(quota)
+        self._quota_watch = None if self.pacer is None else QuotaWatch(self.pacer)
         self.baselines = Baselines()
         self._latest: dict[str, Observation] = {}
         self._heard: set[str] = set()  # since the last tick
@@ -89,15 +105,19 @@ class ControlCore:
         """Answer one worker. Raises StateError for a worker process that was replaced by a newer one."""
         if self._began_at is None:
             self._began_at = self._since.at = now
-        if self.book.is_new(report):
+        is_new = self.book.is_new(report)
+        if is_new:
             self._forget_lost(now)  # before: what a worker says after its TTL is news
             self._absorb(report)
+            if self.pacer is not None:
+                self.pacer.hear(report, now=now)
             # the law first: permits must be granted under the very limit and epoch they are stamped with
             if self._is_due(now):
                 self.tick(now=now)
         lease = self.book.exchange(report, now=now)
         self._interval_s = lease.next_exchange_s
-        return replace(lease, overdue=self.baselines.overdue)
+        credits = self._credits(report, lease.permits, is_new=is_new, now=now)
+        return replace(lease, overdue=self.baselines.overdue, credits=credits)
 
     def tick(self, *, now: float) -> None:
         """Let the law see what came in since the last tick, and apply its word to the book."""
@@ -119,8 +139,7 @@ class ControlCore:
     def release(self, process: Process) -> None:
         """Forget a dead worker process: its permits and what it last said."""
         if self.book.release(process):
-            self._latest.pop(process[0], None)
-            self._heard.discard(process[0])
+            self._forget(process[0])
 
     def drain_records(self) -> tuple[list[Tick], list[TimedChange]]:
         """Hand over recorded ticks and changes; each is given once."""
@@ -148,8 +167,13 @@ class ControlCore:
 
     def _forget_lost(self, now: float) -> None:
         for name in self.book.expire(now=now):
-            self._latest.pop(name, None)
-            self._heard.discard(name)
+            self._forget(name)
+
+    def _forget(self, worker: str) -> None:
+        self._latest.pop(worker, None)
+        self._heard.discard(worker)
+        if self.pacer is not None:
+            self.pacer.forget(worker)
 
     def _absorb(self, report: Report) -> None:
         old = self._latest.get(report.worker)
@@ -158,17 +182,36 @@ class ControlCore:
         self._saw_overload |= any(sample.outcome is Outcome.DROPPED for sample in report.observation.samples)
 
     def _decide(self, observation: Observation, now: float) -> None:
+        observation = self._sift(observation, now)
         self.law.observe(observation)
-        change = self.law.decide(now=now)
+        self._note(self.law.decide(now=now), observation, now)
+        self.book.set_limit(math.floor(self.law.state.limit), epoch=self.law.state.epoch)
+        for shadow in self.shadows.values():
+            shadow.observe(observation)
+            shadow.decide(now=now)
+
+    def _sift(self, observation: Observation, now: float) -> Observation:
+        """Leave out what the law must not see: refusals for a quota are the pacer's."""
+        if self.pacer is None or self._quota_watch is None:
+            return observation
+        self._since.is_paced |= self.pacer.is_holding
+        seen, change = self._quota_watch.sift(
+            observation, self.law, gradient=self.meter.gradient, interval_s=self._interval_s, now=now
+        )
+        self._note(change, observation, now)
+        return seen
+
+    def _note(self, change: LimitChange | None, observation: Observation, now: float) -> None:
         if change is not None:
             change = replace(change, evidence=self._complete(change.evidence, observation))
             self._changes.append(TimedChange(self._elapsed(now), change))
             del self._changes[:-KEEP]
             self._since.reason = change.reason
-            self.book.set_limit(math.floor(self.law.state.limit), epoch=self.law.state.epoch)
-        for shadow in self.shadows.values():
-            shadow.observe(observation)
-            shadow.decide(now=now)
+
+    def _credits(self, report: Report, permits: int, *, is_new: bool, now: float) -> int | None:
+        if self.pacer is None:
+            return None
+        return self.pacer.lend(report, permits=permits, now=now) if is_new else self.pacer.lent(report.worker)
 
     def _complete(self, evidence: Evidence, observation: Observation) -> Evidence:
         """Fill in what the law does not measure itself: every change is shown with the same gradient."""
@@ -198,6 +241,9 @@ class ControlCore:
             reason=since.reason,
             workers=self.book.workers,
             shadows={name: shadow.state.limit for name, shadow in self.shadows.items()},
+            ttft_s=statistics.median(since.ttfts_s) if since.ttfts_s else None,
+            pace=None if self.pacer is None else self.pacer.rate,
+            is_paced=since.is_paced,
         )
         self._tokens_per_s = tick.tokens_per_s
         self._ticks.append(tick)
@@ -217,11 +263,14 @@ class _Since:
     finished: int = 0
     rejected: int = 0
     reason: str = ""
+    is_paced: bool = False
+    ttfts_s: list[float] = field(default_factory=list)
 
     def add(self, observation: Observation) -> None:
         self.tokens += observation.output_tokens
         self.finished += sum(s.outcome is Outcome.OK for s in observation.samples)
         self.rejected += sum(s.outcome is Outcome.DROPPED for s in observation.samples)
+        self.ttfts_s += [s.ttft_s for s in observation.samples if s.outcome is Outcome.OK and s.ttft_s is not None]
 
 
 def _joined(old: Observation, new: Observation) -> Observation:
@@ -233,6 +282,9 @@ def _joined(old: Observation, new: Observation) -> Observation:
         output_tokens=old.output_tokens + new.output_tokens,
         samples=old.samples + new.samples,
         first_tokens=old.first_tokens + new.first_tokens,
+        told=old.told + new.told,
+        span_s=old.span_s + new.span_s,
+        stream_s=old.stream_s + new.stream_s,
     )
 
 
@@ -245,4 +297,7 @@ def _standing(observation: Observation) -> Observation:
         output_tokens=0,
         samples=(),
         first_tokens=(),
+        told=(),
+        span_s=0.0,
+        stream_s=0.0,
     )

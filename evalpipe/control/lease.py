@@ -7,11 +7,14 @@ is one call that answers at once, carries absolute counts and may be repeated.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from evalpipe.control.accounts import Account, Accounts
 from evalpipe.control.observation import Observation
 from evalpipe.errors import StateError
+from evalpipe.records import Packed
 
 #: A worker's name and incarnation: two processes of one name are never taken for one.
 Process = tuple[str, int]
@@ -26,11 +29,12 @@ EXCHANGE_COST_S, CONTROLLER_SHARE = 0.0005, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Packed):
     """What a worker says in one exchange; absolute counts, so that a repeated or lost call does no harm.
 
     incarnation: differs between two processes of one worker name. sequence: counts exchanges from 1.
     held: permits the worker keeps to while the call is out. want: requests it could send at once if permitted.
+    sent: requests that this process has begun so far, all of them.
     """
 
     worker: str
@@ -39,14 +43,16 @@ class Report:
     held: int
     want: int
     observation: Observation = field(default_factory=Observation)
+    sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Packed):
     """permits: requests the worker may have in flight, for ttl_s seconds from the start of its exchange.
 
     epoch, limit: the controller's, stamped on each request. others_in_flight: requests out at the other workers.
     overdue: (log2 of prompt tokens, seconds) after which a first token is overdue.
+    credits: requests that may begin under this lease, until the worker asks again; None: as many as it has permits for.
     """
 
     permits: int
@@ -56,25 +62,7 @@ class Lease:
     next_exchange_s: float
     others_in_flight: int = 0
     overdue: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(slots=True)
-class _Account:
-    incarnation: int
-    sequence: int = 0
-    in_flight: int = 0
-    held: int = 0
-    permits: int = 0
-    demand: int = 0
-    heard_at: float = 0.0
-    holding_since: float | None = None  # None: holds no permit
-    waiting_since: float = 0.0
-    lease: Lease | None = None
-
-    @property
-    def charged(self) -> int:
-        """Most requests it can have out until it is heard again: permits of a shrinking worker count until back."""
-        return max(self.in_flight, self.held, self.permits)
+    credits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +90,14 @@ class LeaseBook:
         self._released = float(limit)
         self._released_at: float | None = None
         self.linger_s = 0.0  # the longest that a request may be out; the owner knows (ControlCore)
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: Accounts[Lease] = Accounts()
         self._silent: dict[Process, _Left] = {}
         self._unheard = set(unheard)
         self._began_at: float | None = None
 
     @property
     def in_flight(self) -> int:
-        return sum(account.in_flight for account in self._accounts.values())
+        return self._accounts.in_flight
 
     @property
     def workers(self) -> int:
@@ -132,23 +120,19 @@ class LeaseBook:
     def exchange(self, report: Report, *, now: float) -> Lease:
         """Answer one report; a repeated one gets the same lease and has no effect. Raises StateError as `is_new`."""
         self.expire(now=now)
-        account = self._accounts.get(report.worker)
         if not self.is_new(report):
+            account = self._accounts.get(report.worker)
             assert account is not None and account.lease is not None
             return account.lease
-        if account is None or report.incarnation > account.incarnation:
-            if account is not None:  # nobody said that the process before it is dead
-                until = account.heard_at + self.ttl_s + self.linger_s
-                self._silent[report.worker, account.incarnation] = _Left(account.charged, until)
-            account = self._accounts[report.worker] = _Account(report.incarnation, waiting_since=now)
         process = (report.worker, report.incarnation)
         self._silent.pop(process, None)  # it tells itself what it has out
-        self._take_in(account, report, now)
         self._unheard.discard(process)
+        account = self._take_in(report, now)
         account.permits = self._grant(report.worker, account, now)
         self._note_holding(account, now)
-        account.lease = self._lease(account)
-        return account.lease
+        account.lease = lease = self._lease(account)
+        self._accounts.lay(report.worker, account)
+        return lease
 
     def release(self, process: Process) -> bool:
         """Forget a process known to be dead: its permits are free at once. True unless a newer one has its name."""
@@ -158,7 +142,7 @@ class LeaseBook:
         account = self._accounts.get(worker)
         if account is None or account.incarnation != incarnation:
             return account is None
-        del self._accounts[worker]
+        self._accounts.lift(worker)
         return True
 
     def expire(self, *, now: float) -> list[str]:
@@ -169,9 +153,10 @@ class LeaseBook:
         self._began_at = now if self._began_at is None else self._began_at
         if now - self._began_at > self.ttl_s + self.linger_s:
             self._unheard.clear()
-        lost = [name for name, account in self._accounts.items() if now - account.heard_at > self.ttl_s]
+        lost = self._accounts.lost(now=now, ttl_s=self.ttl_s)
         for name in lost:
-            account = self._accounts.pop(name)
+            account = self._accounts.lift(name)
+            assert account is not None
             self._silent[name, account.incarnation] = _Left(account.charged, now + self.linger_s)
         self._silent = {key: left for key, left in self._silent.items() if left.until > now}
         return lost
@@ -179,7 +164,7 @@ class LeaseBook:
     @property
     def charged(self) -> int:
         """Most requests the cluster can have out until its workers are heard again."""
-        return sum(account.charged for account in self._accounts.values()) + self._left
+        return self._accounts.charged + self._left
 
     @property
     def _left(self) -> int:
@@ -187,22 +172,28 @@ class LeaseBook:
 
     def validate(self) -> None:
         """Assert that no account is impossible and that nobody was lent more than it asked for."""
-        for name, account in self._accounts.items():
-            assert min(account.in_flight, account.held, account.permits) >= 0, (name, account)
-            assert account.permits <= account.demand, (name, account)
+        self._accounts.validate()
 
-    def _take_in(self, account: _Account, report: Report, now: float) -> None:
+    def _take_in(self, report: Report, now: float) -> Account[Lease]:
+        """Lift the worker's account out, new where its process is, with what it says of itself in it."""
+        account = self._accounts.lift(report.worker)
+        if account is None or report.incarnation > account.incarnation:
+            if account is not None:  # nobody said that the process before it is dead
+                until = account.heard_at + self.ttl_s + self.linger_s
+                self._silent[report.worker, account.incarnation] = _Left(account.charged, until)
+            account = Account(report.incarnation, waiting_since=now)
         account.sequence, account.heard_at = report.sequence, now
         account.in_flight, account.held = report.observation.in_flight, report.held
         account.demand = report.observation.in_flight + max(report.want, 0)
-        account.permits = 0  # given anew below; `held` covers what it may do until the answer arrives
+        account.permits = 0  # given anew; `held` covers what it may do until the answer arrives
+        return account
 
-    def _grant(self, name: str, account: _Account, now: float) -> int:
-        taken = sum(other.charged for key, other in self._accounts.items() if key != name) + self._left
-        free = max(self._usable(now) - taken, 0)
+    def _grant(self, name: str, account: Account[Lease], now: float) -> int:
+        """account: lifted out, so that what is charged now is charged to the others."""
+        free = max(self._usable(now) - self._accounts.charged - self._left, 0)
         if self._unheard:
             free = min(free, max(account.in_flight, account.held))
-        return min(self._share(name, now), free, account.demand)
+        return min(self._share(name, account, now), free, account.demand)
 
     def _usable(self, now: float) -> int:
         """The limit, with growth released by 20 % (at least 8 permits) a quarter second."""
@@ -213,45 +204,50 @@ class LeaseBook:
         self._released_at = now
         return int(self._released)
 
-    def _share(self, name: str, now: float) -> int:
+    def _share(self, name: str, account: Account[Lease], now: float) -> int:
         """Max-min fair share of one worker: nobody gets more than it asks for, the rest is split evenly."""
-        claims = sorted((a.demand, key) for key, a in self._accounts.items() if a.demand > 0)
-        left, remaining = self.limit, len(claims)
+        if account.demand == 0:
+            return 0
+        claims, own = self._accounts.claims, (account.demand, name)
+        left, remaining = self.limit, len(claims) + 1
         if remaining > self.limit:
-            return int(name in self._rotation(now))
-        for demand, key in claims:
-            share = min(demand, -(-left // remaining))
-            if key == name:
-                return share
-            left, remaining = left - share, remaining - 1
-        return 0
+            return int(name in self._rotation(name, account, now))
+        before = bisect_left(claims, own)
+        for index, (demand, _) in enumerate(claims[:before]):
+            if demand >= -(-left // remaining):  # from here on nobody gets all: the first few one more than the rest
+                return min(account.demand, left // remaining + (before - index < left % remaining))
+            left, remaining = left - demand, remaining - 1
+        return min(account.demand, -(-left // remaining))
 
-    def _rotation(self, now: float) -> set[str]:
+    def _rotation(self, name: str, account: Account[Lease], now: float) -> set[str]:
         """Who holds the few permits: those whose turn has just begun, then those who waited longest."""
 
         def turn(key: str) -> tuple[int, float, str]:
-            account = self._accounts[key]
-            if account.holding_since is not None and now - account.holding_since < ROTATE_S:
-                return (0, account.holding_since, key)
-            return (1, account.waiting_since if account.holding_since is None else now, key)
+            other = account if key == name else self._accounts.get(key)
+            assert other is not None
+            if other.holding_since is not None and now - other.holding_since < ROTATE_S:
+                return (0, other.holding_since, key)
+            return (1, other.waiting_since if other.holding_since is None else now, key)
 
-        return set(sorted((k for k, a in self._accounts.items() if a.demand > 0), key=turn)[: self.limit])
+        names = [name, *(key for _, key in self._accounts.claims)]
+        return set(sorted(names, key=turn)[: self.limit])
 
-    def _note_holding(self, account: _Account, now: float) -> None:
+    def _note_holding(self, account: Account[Lease], now: float) -> None:
         if account.permits > 0 and account.holding_since is None:
             account.holding_since = now
         elif account.permits == 0 and account.holding_since is not None:
             account.holding_since, account.waiting_since = None, now
 
-    def _lease(self, account: _Account) -> Lease:
-        stretched = len(self._accounts) * EXCHANGE_COST_S / CONTROLLER_SHARE
+    def _lease(self, account: Account[Lease]) -> Lease:
+        """account: lifted out."""
+        stretched = (len(self._accounts) + 1) * EXCHANGE_COST_S / CONTROLLER_SHARE
         return Lease(
             permits=account.permits,
             epoch=self.epoch,
             limit=self.limit,
             ttl_s=self.ttl_s,
             next_exchange_s=max(self.exchange_s, stretched),
-            others_in_flight=self.in_flight - account.in_flight,
+            others_in_flight=self._accounts.in_flight,
         )
 
 
@@ -269,9 +265,11 @@ class WorkerLease:
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.sent = 0  # requests begun so far
         self.sequence = 0
         self._lease = Lease(permits=0, epoch=0, limit=0, ttl_s=0.0, next_exchange_s=0.0)
         self._permits = 0
+        self._credits: int | None = None  # left of the lease's
         self._peak = 0
         self._asked_at = 0.0
         self._fresh_until: float | None = None  # None: no lease yet
@@ -282,10 +280,14 @@ class WorkerLease:
         return self._lease
 
     def take(self, *, now: float) -> Permit | None:
-        """Start one request, or None: nothing free, braked, or the lease ran out."""
-        if self._braked_at is not None or self.in_flight >= self._permits or self.is_expired(now=now):
+        """Start one request, or None: nothing free, braked, out of credits, or the lease ran out."""
+        is_held = self._braked_at is not None or self._credits == 0
+        if is_held or self.in_flight >= self._permits or self.is_expired(now=now):
             return None
         self.in_flight += 1
+        self.sent += 1
+        if self._credits is not None:
+            self._credits -= 1
         self._peak = max(self._peak, self.in_flight)
         lease = self._lease
         return Permit(lease.epoch, lease.limit, self.in_flight + lease.others_in_flight)
@@ -306,17 +308,19 @@ class WorkerLease:
     def ask(self, *, want: int, now: float) -> tuple[int, int, int, int]:
         """Begin an exchange. Returns (sequence, in_flight, peak since the last one, held).
 
-        Until the answer, the worker keeps to `held`: it gives back at once what it has no use for.
+        Until the answer, the worker keeps to `held`: it gives back at once what it has no use for, and all credits:
+        what it began under the last lease is told, so the rest can be lent to others.
         """
         self.sequence += 1
         self._asked_at = now
         self._permits = min(self._permits, self.in_flight + max(want, 0))
+        self._credits = None if self._credits is None else 0
         peak, self._peak = max(self._peak, self.in_flight), self.in_flight
         return self.sequence, self.in_flight, peak, self._permits
 
     def renew(self, lease: Lease) -> None:
         """Take the answer of the exchange that `ask` began; the TTL counts from the asking."""
-        self._lease, self._permits = lease, lease.permits
+        self._lease, self._permits, self._credits = lease, lease.permits, lease.credits
         self._fresh_until = self._asked_at + lease.ttl_s
         if self._braked_at is not None and self.sequence > self._braked_at:
             self._braked_at = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from evalpipe.control.quota import Told
 from evalpipe.records import Packed
 
 
@@ -61,7 +62,11 @@ class Observation(Packed):
     in_flight: requests out now. in_flight_peak: most that were out since the last exchange.
     waiting: of those in flight, streams without a first token yet. overdue: of those waiting, the ones past their
     baseline. stalled: streams that began and went silent. *_tokens: counted since the last exchange; a prompt counts
-    when its first token comes. first_tokens: since the last exchange, by size of the prompt.
+    when its first token comes. first_tokens: since the last exchange, by size of the prompt. told: what responses said
+    of a quota since the last exchange, the newest of each worker. unseen: of those in flight, the ones that are not
+    streamed: they are none of the above, their prompts count when they are sent, their answers when they end.
+    span_s: seconds that the counts cover, merged: on average over the workers; 0 where nobody measured it. stream_s:
+    seconds that streams were being answered meanwhile, all of them together.
     """
 
     in_flight: int = 0
@@ -73,6 +78,10 @@ class Observation(Packed):
     output_tokens: int = 0
     samples: tuple[Sample, ...] = ()
     first_tokens: tuple[FirstTokens, ...] = ()
+    told: tuple[Told, ...] = ()
+    unseen: int = 0
+    span_s: float = 0.0
+    stream_s: float = 0.0
 
 
 def merge(observations: Iterable[Observation]) -> Observation:
@@ -91,4 +100,8 @@ def merge(observations: Iterable[Observation]) -> Observation:
         output_tokens=sum(o.output_tokens for o in every),
         samples=tuple(s for o in every for s in o.samples),
         first_tokens=tuple(f for o in every for f in o.first_tokens),
+        told=tuple(t for o in every for t in o.told),
+        unseen=sum(o.unseen for o in every),
+        span_s=sum(o.span_s for o in every) / max(len(every), 1),
+        stream_s=sum(o.stream_s for o in every),
     )

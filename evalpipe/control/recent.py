@@ -13,13 +13,13 @@ class RecentCount:
         self._seconds: deque[list[int]] = deque()  # [second, events in it], oldest first
         self._total = 0  # sum over _seconds: asked before each send
 
-    def add(self, *, now: float) -> None:
-        """Count one event."""
+    def add(self, *, now: float, count: int = 1) -> None:
+        """Count one event, or several; a negative count takes back what was counted too early."""
         self._forget(now)
         if not self._seconds or self._seconds[-1][0] != int(now):
             self._seconds.append([int(now), 0])
-        self._seconds[-1][1] += 1
-        self._total += 1
+        self._seconds[-1][1] += count
+        self._total += count
 
     def total(self, *, now: float) -> int:
         """Return how many events the window holds."""

@@ -14,6 +14,9 @@ from evalpipe.errors import ConfigError
 # Past this the doubling has long met any sensible cap, and 2**attempt would leave the floats.
 MAX_DOUBLINGS = 30
 RETRY_AFTER_JITTER = 0.1  # of what was asked: enough to spread a crowd that was told the same second
+# One item waits no longer for what one answer asked: whether the server accepts again, and how often, is the pacer's to
+# find out, and it holds back all of them. A run must not end with one item that a server told to come back in an hour.
+MAX_RETRY_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RetryPolicy:
     max_attempts: int = 6
     base_s: float = 0.5
     cap_s: float = 60.0
-    max_retry_after_s: float = 300.0
+    max_retry_after_s: float = MAX_RETRY_AFTER_S
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, cast
@@ -20,6 +20,7 @@ import orjson
 from openai import AsyncOpenAI, AsyncStream, Omit
 
 from evalpipe.config import EndpointConfig, SamplingConfig
+from evalpipe.control.quota import Told
 from evalpipe.endpoint.address import derive_deadline, normalise_base_url, resolve_base_url
 from evalpipe.endpoint.answer import Answer
 from evalpipe.endpoint.failures import classify_error_object, classify_exception, make
@@ -42,8 +43,8 @@ class Endpoint:
     """Sends requests to one model at one URL. Build it inside the event loop that uses it; aclose() it at the end.
 
     model, base_url: as preflight resolved them. cap: the most requests this worker will ever have in flight.
-    environ: where the key is read from, os.environ by default; again whenever it was refused. Raises RunFatal of kind
-    "auth" when there is no key.
+    environ: where the key is read from, os.environ by default; again whenever it was refused. on_quota: called with
+    what the headers of a response say of quotas. Raises RunFatal of kind "auth" when there is no key.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class Endpoint:
         base_url: str,
         cap: int,
         environ: Mapping[str, str] | None = None,
+        on_quota: Callable[[Told], None] | None = None,
     ) -> None:
+        self._on_quota = on_quota
         environ = os.environ if environ is None else environ
         self._read_key = partial(read_api_key, config.api_key_env, base_url=base_url, environ=environ)
         self._keys: tuple[str, ...] = (self._read_key(),)  # the one in use, and the one before it
@@ -83,7 +86,7 @@ class Endpoint:
         Raises an EndpointError, of the class endpoint/failures.py gives it, and nothing else (cancellation passes).
         """
         prompts = [text for message in request.messages if (text := message.get("content"))]
-        attempt = Attempt(hide=(*self._keys, *prompts), progress=progress)
+        attempt = Attempt(hide=(*self._keys, *prompts), progress=progress, on_quota=self._on_quota)
         body = {**self._body, "messages": request.messages}
         headers = self._key_headers() | ({"X-Evalpipe": trace} if trace else {})
         token = current.set(attempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,8 +19,10 @@ import httpx2
 from openai import DefaultAioHttpClient
 
 from evalpipe.config import EndpointConfig
+from evalpipe.control.quota import Told
 from evalpipe.endpoint.answer import Answer
 from evalpipe.endpoint.failures import classify_body, make, redact
+from evalpipe.endpoint.quota_headers import read_quota
 from evalpipe.errors import ConfigError, EndpointError
 from evalpipe.prompt import CHARS_PER_TOKEN
 from evalpipe.records import Completion
@@ -48,10 +50,14 @@ class Progress(Protocol):
 
 @dataclass(slots=True)
 class Attempt:
-    """The stamps of the attempt under way; instants are monotonic seconds, 0.0 until they happen."""
+    """The stamps of the attempt under way; instants are monotonic seconds, 0.0 until they happen.
+
+    on_quota: called with what the response's headers say of quotas, if they do.
+    """
 
     hide: Sequence[str] = ()
     progress: Progress | None = None
+    on_quota: Callable[[Told], None] | None = None
     sent_at: float = 0.0
     first_token_at: float = 0.0
     last_byte_at: float = 0.0
@@ -127,6 +133,8 @@ async def _on_response(response: httpx2.Response) -> None:
     """Turn everything but a readable 2xx into an error of ours, before the SDK reads its body."""
     attempt = current.get()
     attempt.request_id = redact(response.headers.get("x-request-id", "")[:200], hide=attempt.hide)
+    if attempt.on_quota is not None and (told := read_quota(response.headers, now=time.time())) is not None:
+        attempt.on_quota(told)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if response.status_code >= 300:
         body = await _read_error(response) if encoding in ENCODINGS else b""

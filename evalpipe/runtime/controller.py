@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from evalpipe.config import ControlConfig
+from evalpipe.config import ControlConfig, QuotaConfig
 from evalpipe.control.build import build_law
 from evalpipe.control.core import ControlCore, Tick, TimedChange
 from evalpipe.control.law import LawState
 from evalpipe.control.lease import Lease, Process, Report
+from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.control.warm import Settled, WarmStart
 
 
@@ -44,9 +45,14 @@ class Controller:
     """The one limit of a run. Every method answers at once."""
 
     def __init__(
-        self, config: ControlConfig, before: Predecessor, *, now: Callable[[], float] = time.monotonic
+        self,
+        config: ControlConfig,
+        before: Predecessor,
+        *,
+        quota: Quota = UNDECLARED,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core, self._now = build_core(config, before), now
+        self._core, self._now = build_core(config, before, quota), now
 
     def exchange(self, report: Report) -> Lease:
         return self._core.exchange(report, now=self._now())
@@ -59,7 +65,7 @@ class Controller:
         return ControlRecords(self._core.limit, self._core.book.in_flight, ticks, changes, self._core.law.state)
 
 
-def build_core(config: ControlConfig, before: Predecessor) -> ControlCore:
+def build_core(config: ControlConfig, before: Predecessor, quota: Quota = UNDECLARED) -> ControlCore:
     """Build control for a run. Raises ConfigError for a law or option that does not exist."""
     bounded = partial(build_law, start=config.start, min_limit=config.min_limit, max_limit=config.max_limit)
     law = bounded(config.law, state=before.state, **config.options)
@@ -67,4 +73,16 @@ def build_core(config: ControlConfig, before: Predecessor) -> ControlCore:
     if before.state is None and before.settled is not None:
         law = WarmStart(law, before.settled)
     shadows = {name: bounded(name) for name in config.shadows}
-    return ControlCore(law, ttl_s=config.ttl_s, exchange_s=config.exchange_s, shadows=shadows, unheard=before.processes)
+    return ControlCore(
+        law,
+        ttl_s=config.ttl_s,
+        exchange_s=config.exchange_s,
+        shadows=shadows,
+        unheard=before.processes,
+        quota=quota,
+    )
+
+
+def quota_of(config: QuotaConfig) -> Quota:
+    """Return the quota that was declared."""
+    return Quota(rpm=config.rpm, tpm=config.tpm, share=config.share)

@@ -7,21 +7,19 @@ any moment.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evalpipe.config import Config
-from evalpipe.endpoint.keys import has_key
 from evalpipe.runtime.aside import Aside
 from evalpipe.runtime.budget import Budget, spent_before
 from evalpipe.runtime.clock import REAL, Clock
 from evalpipe.runtime.committer import Committer
 from evalpipe.runtime.controller import ControlRecords
+from evalpipe.runtime.desk import Desk, worker_spec
 from evalpipe.runtime.dispenser import CANARIES, Dispenser
 from evalpipe.runtime.endings import BUDGET, NO_ENDPOINT, NO_KEY, RESUMABLE, Ending, EndpointWatch, ending_of
-from evalpipe.runtime.messages import Died, Fleet, Poll, PollReply, Recorded, Replied, WorkerSpec
+from evalpipe.runtime.messages import Died, Fleet, Poll, PollReply, Recorded, Replied
 from evalpipe.runtime.progress import Board, Progress
 from evalpipe.runtime.recorder import Recorder
 from evalpipe.runtime.session import Session, max_limit
@@ -56,31 +54,6 @@ class Pulse(Protocol):
         """Show that this driver lives, if that is due."""
 
 
-@dataclass(slots=True)
-class _Desk:
-    """One worker as the driver sees it. wants: items it asked for; has_news: it was dealt work and has not answered.
-
-    is_up: this process has answered; until then it may wait for a core that a lost node took away. is_lost: its lease
-    ran out; it finishes and is replaced. is_idle: nothing in hand and everything written.
-    """
-
-    name: str
-    incarnation: int = 0
-    polled_at: float = 0.0
-    wants: int = CANARIES
-    finished: int = 0
-    cpu_s: float = 0.0
-    storage: str = ""  # why its writes fail now
-    has_news: bool = False
-    is_up: bool = False
-    is_lost: bool = False
-    is_idle: bool = False
-
-    @property
-    def process(self) -> str:
-        return f"{self.name}.{self.incarnation}"
-
-
 class Driver:
     """Do what is owed in `session` with `fleet`. show: called twice a second with a snapshot."""
 
@@ -100,7 +73,7 @@ class Driver:
     ) -> None:
         self._session, self._fleet, self._committer, self._recorder = session, fleet, committer, recorder
         self._pulse, self._signals, self._show, self._say, self._clock = pulse, signals, show, say, clock
-        self._desks = {name: _Desk(name) for name in (f"w{number}" for number in range(workers))}
+        self._desks = {name: Desk(name) for name in (f"w{number}" for number in range(workers))}
         self._board = Board(max_limit=max_limit(session.config.control))
         agenda = session.agenda(committer.state)
         self._dispenser = Dispenser(
@@ -167,7 +140,7 @@ class Driver:
             return False
         return all(map(self._has_nothing_left, self._desks.values())) or now >= self._drain_until
 
-    def _has_nothing_left(self, desk: _Desk) -> bool:
+    def _has_nothing_left(self, desk: Desk) -> bool:
         """Say whether a worker has written all: it said so, is gone, or never came up and was given nothing."""
         is_waiting = not desk.is_up and not desk.has_news
         return desk.is_idle or is_waiting or desk.name not in self._fleet.workers
@@ -185,34 +158,10 @@ class Driver:
 
     # --- workers ---
 
-    def _spawn(self, desk: _Desk) -> None:
-        session = self._session
-        assert session.endpoint is not None, "a session with work left has looked at its endpoint"
-        desk.incarnation += 1
+    def _spawn(self, desk: Desk) -> None:
         # only the very first get work before they are up: a replacement may wait for a core until the end of the run
-        desk.wants, desk.finished = 0 if self._watch.has_success else CANARIES, 0
-        desk.has_news = desk.is_up = desk.is_lost = desk.is_idle = False
-        desk.storage = ""
-        self._fleet.spawn(
-            WorkerSpec(
-                name=desk.name,
-                incarnation=desk.incarnation,
-                run_name=session.name,
-                config=self._with_workers(session.config),
-                base_url=session.endpoint.base_url,
-                model=session.endpoint.model,
-                store_url=session.store.url,
-                writer=self._committer.writer,
-                writer_epoch=self._committer.epoch,
-                spec_sha256=session.spec.sha256,
-                cap=max_limit(session.config.control),
-                needs_key=has_key(session.config.endpoint.api_key_env, os.environ) and not session.config.is_simulated,
-            )
-        )
-
-    def _with_workers(self, config: Config) -> Config:
-        """Return the settings with the number of workers in them: they share the run's retry budget."""
-        return config.model_copy(update={"run": config.run.model_copy(update={"workers": len(self._desks)})})
+        desk.begin_process(wants=0 if self._watch.has_success else CANARIES)
+        self._fleet.spawn(worker_spec(desk, self._session, self._committer, workers=len(self._desks)))
 
     def _deal(self, now: float) -> None:
         """Poll each worker that is due, with new work if it wants some and with what was committed of its files."""
@@ -241,7 +190,7 @@ class Driver:
         else:
             self._on_death(self._desks[event.worker], event)
 
-    def _on_reply(self, desk: _Desk, reply: PollReply) -> None:
+    def _on_reply(self, desk: Desk, reply: PollReply) -> None:
         for other in self._desks.values():
             if other.incarnation == 0 and not self._is_draining:
                 self._spawn(other)
@@ -262,14 +211,14 @@ class Driver:
         elif desk.is_lost and desk.is_idle and not self._is_draining:
             self._replace(desk, Died(desk.name, "its lease ran out"), is_suspect=False)
 
-    def _on_death(self, desk: _Desk, event: Died) -> None:
+    def _on_death(self, desk: Desk, event: Died) -> None:
         """Take in what it had written, give its items to others but for one that kills its workers, start it anew."""
         self._deaths += 1
         if self._deaths >= MAX_DEATHS:
             self._end(Ending(RESUMABLE, f"{self._deaths} worker processes died in a row, the last: {event.reason}"))
         self._replace(desk, event, is_suspect=True)
 
-    def _replace(self, desk: _Desk, event: Died, *, is_suspect: bool) -> None:
+    def _replace(self, desk: Desk, event: Died, *, is_suspect: bool) -> None:
         """is_suspect: what it had may have killed it."""
         log.warning("worker=%s gone reason=%s", desk.process, event.reason)
         self._fleet.bury(desk.name, is_sure=event.is_sure)

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evalpipe.config import ControlConfig
 from evalpipe.control.lease import Process
+from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.control.warm import Settled
 from evalpipe.errors import ConfigError, Resumable
 from evalpipe.runtime.actors import CONTROLLER, WORKER
@@ -118,10 +119,11 @@ class RayFleet:
         writer_epoch: int,
         settled: Settled | None = None,
         *,
+        quota: Quota = UNDECLARED,
         clock: Clock = REAL,
     ) -> None:
-        """settled: where an earlier run was, None to begin cold."""
-        self._control, self._clock = control, clock
+        """settled: where an earlier run was, None to begin cold. quota: as declared."""
+        self._control, self._quota, self._clock = control, quota, clock
         self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
         self._workers: dict[str, Any] = {}
         self._incarnations: dict[str, int] = {}
@@ -258,7 +260,7 @@ class RayFleet:
 
     def _start_controller(self) -> Any:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return CONTROLLER.options(scheduling_strategy=here).remote(self._control, self._before)
+        return CONTROLLER.options(scheduling_strategy=here).remote(self._control, self._before, quota=self._quota)
 
 
 def _is_process_death(error: RayError) -> bool:

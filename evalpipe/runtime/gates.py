@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from evalpipe.control.lease import Lease, Permit, Report, WorkerLease
 from evalpipe.control.observation import Observation
+from evalpipe.control.quota import Told
 
 
 class Gate(Protocol):
@@ -31,6 +33,7 @@ class LimitGate:
         self._worker, self._incarnation, self._clock = worker, incarnation, clock
         self._lease = WorkerLease()
         self._changed = asyncio.Event()
+        self._told: tuple[Told, ...] = ()
 
     @property
     def in_flight(self) -> int:
@@ -61,20 +64,15 @@ class LimitGate:
         self._lease.brake()
 
     def report(self, observation: Observation, *, want: int) -> Report:
-        """Begin an exchange: fill in the counts that the gate knows."""
+        """Begin an exchange: fill in the counts that the gate knows, and what it heard of quotas."""
         sequence, in_flight, peak, held = self._lease.ask(want=want, now=self._clock())
-        seen = Observation(
-            in_flight=in_flight,
-            in_flight_peak=peak,
-            waiting=observation.waiting,
-            overdue=observation.overdue,
-            stalled=observation.stalled,
-            prefill_tokens=observation.prefill_tokens,
-            output_tokens=observation.output_tokens,
-            samples=observation.samples,
-            first_tokens=observation.first_tokens,
-        )
-        return Report(self._worker, self._incarnation, sequence, held, want, seen)
+        told, self._told = self._told, ()
+        seen = replace(observation, in_flight=in_flight, in_flight_peak=peak, told=told)
+        return Report(self._worker, self._incarnation, sequence, held, want, seen, sent=self._lease.sent)
+
+    def hear(self, told: Told) -> None:
+        """Take in what a response said of quotas; the newest since the last exchange is passed on."""
+        self._told = (told,)
 
     def renew(self, lease: Lease) -> None:
         self._lease.renew(lease)

@@ -139,6 +139,8 @@ class Board:
             return "data"
         if any(view.cpu_share > CPU_BOUND_SHARE or view.lag_s > LAG_BOUND_S for view in views):
             return "client CPU"
+        if self._ticks and self._ticks[-1].is_paced:
+            return "quota"
         gradient = self._ticks[-1].gradient if self._ticks else None
         at_the_top = self.limit >= self._max_limit and self.in_flight >= BINDS * self.limit
         if at_the_top and gradient is not None and gradient > UNCONGESTED:

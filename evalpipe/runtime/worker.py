@@ -76,7 +76,12 @@ class WorkerLoop:
         self._queue, self._observer = TaskQueue(), Observer(clock.now)
         self._outbox = Outbox(store or open_store(spec.store_url), spec)
         self._sender: Sender = sender or Endpoint(
-            config.endpoint, config.sampling, model=spec.model, base_url=spec.base_url, cap=spec.cap
+            config.endpoint,
+            config.sampling,
+            model=spec.model,
+            base_url=spec.base_url,
+            cap=spec.cap,
+            on_quota=self._gate.hear,
         )
         self._prompter, self._judge = Prompter(config.prompt), Judge(config.scorer)
         self._triage = Triage(

@@ -24,6 +24,7 @@ from rawserver import (
 )
 
 from evalpipe.config import EndpointConfig, SamplingConfig
+from evalpipe.control.quota import Meter, Told
 from evalpipe.endpoint.client import Endpoint
 from evalpipe.endpoint.transport import http_client
 from evalpipe.errors import ConfigError, EndpointError, ItemRefused, Paused, Retryable, RunFatal
@@ -47,7 +48,7 @@ class Counter:
         self.total += count
 
 
-def endpoint(url, *, cap=4, sampling=None, environ=None, **config):
+def endpoint(url, *, cap=4, sampling=None, environ=None, on_quota=None, **config):
     return Endpoint(
         EndpointConfig(api_key_env="K", **config),
         sampling or SamplingConfig(),
@@ -55,6 +56,7 @@ def endpoint(url, *, cap=4, sampling=None, environ=None, **config):
         base_url=url,
         cap=cap,
         environ=environ or {"K": KEY},
+        on_quota=on_quota,
     )
 
 
@@ -470,3 +472,22 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
     _, [done] = ask(STREAM)
 
     assert done.text == "four two"
+
+
+def test_what_headers_say_of_quotas_is_passed_on():
+    """Of an answer as of a refusal."""
+    heard = []
+    headers = "x-ratelimit-limit-requests: 60\r\nx-ratelimit-remaining-requests: 1\r\n"
+    replies = ([response(completion(), headers=headers)], [response({}, status="429 No", headers=headers)])
+
+    async def main():
+        async with serve(*replies) as server:
+            client = endpoint(server.url, stream="none", on_quota=heard.append)
+            await client.send(REQUEST, deadline_s=5.0)
+            with pytest.raises(Paused):
+                await client.send(REQUEST, deadline_s=5.0)
+            await client.aclose()
+
+    asyncio.run(main())
+
+    assert heard == [Told(requests=Meter(60, 1, None))] * 2

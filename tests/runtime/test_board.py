@@ -107,6 +107,16 @@ def test_what_bounds_the_speed_now(left: int, reply: PollReply, options: dict, c
     assert board(reply, **options).judge(left=left, dt_s=0.5) == cause
 
 
+def test_a_quota_that_held_something_back_is_what_bounds():
+    """Unless the client is busy: then nobody knows what the quota would have held."""
+    made = board(REPLY)
+    made.on_records(50.0, [replace(TICK, is_paced=True)], [])
+    paced = made.judge(left=50, dt_s=0.5)
+    made.on_reply("w0", replace(REPLY, cpu_share=0.9))
+
+    assert (paced, made.judge(left=50, dt_s=0.5)) == ("quota", "client CPU")
+
+
 def test_the_run_is_bound_by_what_held_longest():
     """Weighted by time, so that a long wait counts more than many short looks."""
     made = board(REPLY)

@@ -1,4 +1,4 @@
-"""The observer: what waits, what is overdue, what stalled, and that nothing is counted twice."""
+"""The observer: what the endpoint tells becomes streams and samples; the clock is its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from evalpipe.control.lease import Lease, Permit
-from evalpipe.control.observation import FirstTokens
+from evalpipe.control.lease import Permit
+from evalpipe.control.observation import FirstTokens, Outcome, Sample
 from evalpipe.errors import Failure
 from evalpipe.records import Completion, Status
-from evalpipe.runtime.observer import Observer, Watch
+from evalpipe.runtime.observer import Observer
 
-PERMIT = Permit(epoch=0, limit=10, in_flight_at_send=1)
+PERMIT = Permit(epoch=3, limit=10, in_flight_at_send=7)
+ANSWER = Completion(
+    text="yes",
+    finish_reason="stop",
+    status=Status.OK,
+    prompt_tokens=210,
+    output_tokens=50,
+    usage_source="server",
+    rtt_s=2.0,
+    ttft_s=0.2,
+    tpot_s=None,
+)
 
 
 @dataclass
@@ -25,136 +36,67 @@ class Desk:
     def __post_init__(self) -> None:
         self.observer = Observer(lambda: self.now)
 
-    def at(self, now: float) -> Desk:
-        self.now = now
-        return self
 
-    def sent(self, prompt_tokens: int = 200) -> Watch:
-        return self.observer.begin(prompt_tokens)
+def test_a_stream_is_seen_while_it_lasts():
+    """It waits, its first token has a time and a size, its tokens come, and then nothing is left of it."""
+    desk = Desk()
+    watch = desk.observer.begin(200)
+    waiting = desk.observer.take()
+    desk.now = 0.25
+    watch.first_token()
+    watch.tokens(30)
+    flowing = desk.observer.take()
+    desk.observer.answered(watch, ANSWER, PERMIT)
+    over = desk.observer.take()
 
-    def begun(self, prompt_tokens: int = 200) -> Watch:
-        watch = self.sent(prompt_tokens)
-        watch.first_token()
-        return watch
-
-    def answer(self, watch: Watch, *, prompt_tokens: int = 210, output_tokens: int = 50) -> None:
-        tokens = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
-        self.observer.answered(watch, completion(**tokens), PERMIT)
+    assert (waiting.waiting, flowing.waiting, over.waiting) == (1, 0, 0)
+    assert flowing.first_tokens == (FirstTokens(7, 1, 0, 0.25),)
+    assert (flowing.output_tokens, flowing.span_s, watch.tokens_seen) == (30, 0.25, 30)
 
 
-def completion(*, prompt_tokens: int, output_tokens: int) -> Completion:
-    return Completion(
-        text="yes",
-        finish_reason="stop",
-        status=Status.OK,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        usage_source="server",
-        rtt_s=2.0,
-        ttft_s=0.2,
-        tpot_s=None,
+def test_an_answer_is_a_sample_with_its_permit():
+    """Latencies and counts as the endpoint measured them, epoch and limit as it was sent with."""
+    desk = Desk()
+
+    desk.observer.answered(desk.observer.begin(200), ANSWER, PERMIT)
+
+    (sample,) = desk.observer.take().samples
+    assert sample == Sample(
+        Outcome.OK, 2.0, ttft_s=0.2, prompt_tokens=210, output_tokens=50, epoch=3, limit=10, in_flight_at_send=7
     )
 
 
-def table(*entries: tuple[int, float]) -> Lease:
-    return Lease(permits=9, epoch=0, limit=9, ttl_s=15.0, next_exchange_s=0.1, overdue=entries)
-
-
-def test_overdue_is_counted_by_the_table_of_the_lease():
-    """200 tokens are bin 7: after 0.5 s; 2,000 tokens get eight times as long; without a table it is two seconds."""
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("rate_limited", Outcome.DROPPED), ("overloaded", Outcome.DROPPED), ("reset", Outcome.IGNORED)],
+)
+def test_a_failure_is_a_sample_of_its_kind(kind: str, outcome: Outcome):
+    """What it teaches follows from the failure table."""
     desk = Desk()
-    desk.observer.renew(table((7, 0.5)))
-    desk.sent(200), desk.sent(2_000)
 
-    assert [desk.at(now).observer.take().overdue for now in (0.4, 0.6, 3.9, 4.1)] == [0, 1, 1, 2]
-    desk.observer.renew(table())
-    assert (desk.observer.take().overdue, desk.observer.take().waiting) == (2, 2)
+    desk.observer.failed(desk.observer.begin(200), Failure(kind, rtt_s=0.5), PERMIT)
+
+    (sample,) = desk.observer.take().samples
+    assert (sample.outcome, sample.kind, sample.rtt_s, sample.epoch) == (outcome, kind, 0.5, 3)
 
 
-def test_first_tokens_are_told_once_by_size():
-    """How many, how many late, the soonest; and the prompt counts as work then, not at the end."""
+def test_a_cancelled_request_is_no_sample():
+    """It says nothing about the server, and is gone."""
     desk = Desk()
-    desk.observer.renew(table((7, 0.5)))
-    watches = [desk.sent(200), desk.sent(250), desk.sent(1_000)]
-    for now, watch in zip((0.3, 0.7, 0.8), watches, strict=True):
-        desk.at(now)
-        watch.first_token()
 
-    seen, after = desk.observer.take(), desk.observer.take()
-
-    assert seen.first_tokens == (FirstTokens(7, 2, 1, 0.3), FirstTokens(9, 1, 0, 0.8))
-    assert (seen.prefill_tokens, seen.waiting) == (1_450, 0)
-    assert (after.first_tokens, after.prefill_tokens) == ((), 0)
-
-
-def test_the_servers_counts_settle_the_guess():
-    """210 prompt tokens where 200 were expected, 50 output tokens in 30 chunks: the difference is told at the end."""
-    desk = Desk()
-    watch = desk.begun(200)
-    watch.tokens(30)
-    first = desk.observer.take()
-
-    desk.answer(watch)
-
-    last = desk.observer.take()
-    assert (first.prefill_tokens, first.output_tokens) == (200, 30)
-    assert (last.prefill_tokens, last.output_tokens, len(last.samples)) == (10, 20, 1)
-
-
-def test_an_answer_in_one_piece_has_no_first_token():
-    """It is work and a sample, and no evidence of a stream."""
-    desk = Desk()
-    watch = desk.sent()
-
-    desk.answer(watch)
+    desk.observer.abandoned(desk.observer.begin(200))
 
     seen = desk.observer.take()
-    assert (seen.first_tokens, seen.prefill_tokens, seen.output_tokens, seen.waiting) == ((), 210, 50, 0)
+    assert (seen.samples, seen.waiting) == ((), 0)
 
 
-def test_a_silent_stream_is_stalled_after_a_second():
-    """Counted from the scan that saw its last token; one that goes on is not, nor one that goes on again."""
+def test_whatever_comes_is_a_sign_of_life():
+    """A first token, text, an answer; a failure is none."""
     desk = Desk()
-    silent, lively = desk.begun(), desk.begun()
-    silent.tokens(1)
-
-    counts = []
-    for step in range(1, 7):
-        lively.tokens(5)
-        counts.append(desk.at(step * 0.5).observer.take().stalled)
-    silent.tokens(1)
-
-    assert counts == [0, 0, 0, 1, 1, 1]
-    assert desk.at(3.5).observer.take().stalled == 0
-
-
-def test_a_slow_stream_is_given_twenty_of_its_gaps():
-    """A token each half second for five seconds: silence counts after nine, not after one."""
-    desk = Desk()
-    slow = desk.begun()
-    for step in range(1, 11):
-        slow.tokens(1)
-        desk.at(step * 0.5).observer.take()
-
-    assert desk.at(13.5).observer.take().stalled == 0
-    assert desk.at(15.5).observer.take().stalled == 1
-
-
-@pytest.mark.parametrize("how", ["answered", "failed", "abandoned"])
-@pytest.mark.parametrize("is_begun", [True, False])
-def test_nothing_is_left_of_a_request_that_ended(how: str, is_begun: bool):
-    """However it ended, it neither waits nor stalls, and a stream that speaks after its end begins nothing."""
-    desk = Desk()
-    watch = desk.begun() if is_begun else desk.sent()
-    ending = {
-        "answered": lambda: desk.answer(watch),
-        "failed": lambda: desk.observer.failed(watch, Failure("reset"), PERMIT),
-        "abandoned": lambda: desk.observer.abandoned(watch),
-    }
-    ending[how]()
+    watch, other = desk.observer.begin(200), desk.observer.begin(200)
     watch.first_token()
+    watch.tokens(3)
+    desk.observer.answered(watch, ANSWER, PERMIT)
+    desk.observer.failed(other, Failure("reset"), PERMIT)
 
-    desk.observer.take()
-    seen = desk.at(60.0).observer.take()
-
-    assert (seen.waiting, seen.overdue, seen.stalled, seen.first_tokens) == (0, 0, 0, ())
+    assert desk.observer.signs_of_life == 3

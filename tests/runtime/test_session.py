@@ -13,7 +13,9 @@ from evalpipe.config import Config, load_config, parse_config
 from evalpipe.control.build import LAW_NAMES
 from evalpipe.data import open_dataset
 from evalpipe.errors import ConfigError, DataError, StateError
-from evalpipe.runtime.session import JOB_ENV, OUTPUT_ENV, check_settings, find_run, max_limit, open_session, output_of
+from evalpipe.runtime.jobenv import JOB_ENV
+from evalpipe.runtime.place import OUTPUT_ENV, find_run, output_of
+from evalpipe.runtime.session import check_settings, max_limit, open_session
 from evalpipe.store.local import LocalStore
 from evalpipe.store.spec import Spec
 

@@ -8,7 +8,7 @@ import pytest
 
 from evalpipe.config import NAME_PATTERN, parse_config
 from evalpipe.errors import ConfigError, StateError
-from evalpipe.runtime.session import made_up_name
+from evalpipe.runtime.place import made_up_name
 from evalpipe.store.local import LocalStore
 from evalpipe.store.objects import probe
 

@@ -16,6 +16,7 @@ from simulation.server import ModelServer, SimSender
 
 from evalpipe.config import ControlConfig
 from evalpipe.control.lease import Lease, Report
+from evalpipe.control.quota import Quota
 from evalpipe.runtime.clock import Clock
 from evalpipe.runtime.controller import Controller, Predecessor
 from evalpipe.runtime.messages import Poll, WorkerSpec
@@ -31,10 +32,14 @@ Answer = Callable[[Any], None]
 class SimController:
     """The controller's process. Every method answers at once; what it raises travels back."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, config: ControlConfig, before: Predecessor) -> None:
+    def __init__(
+        self, scheduler: Scheduler, process: Process, config: ControlConfig, before: Predecessor, quota: Quota
+    ) -> None:
         self.process, self._config = process, config
         self._ahead_s = 0.0
-        self._controller = Controller(config, copy.deepcopy(before), now=lambda: scheduler.now + self._ahead_s)
+        self._controller = Controller(
+            config, copy.deepcopy(before), quota=quota, now=lambda: scheduler.now + self._ahead_s
+        )
 
     def find_leak(self) -> str:
         """Return what is wrong when a TTL later the whole limit cannot be lent to somebody new, "" if it can."""

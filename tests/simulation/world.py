@@ -27,6 +27,7 @@ from simulation.stage import draw_uuid, staged
 from simulation.weather import Stroke, Weather
 
 from evalpipe.config import ControlConfig
+from evalpipe.control.quota import Quota
 from evalpipe.runtime.clock import Clock
 from evalpipe.runtime.controller import Predecessor
 from evalpipe.runtime.messages import WorkerSpec
@@ -192,8 +193,9 @@ class World:
         self.workers.append(worker)
         return self._adopt(worker)
 
-    def _start_controller(self, config: ControlConfig, before: Predecessor) -> Handle:
-        controller = SimController(self.scheduler, self._process(f"c{len(self.controllers)}"), config, before)
+    def _start_controller(self, config: ControlConfig, before: Predecessor, *, quota: Quota) -> Handle:
+        process = self._process(f"c{len(self.controllers)}")
+        controller = SimController(self.scheduler, process, config, before, quota)
         self.controllers.append(controller)
         return self._adopt(controller)
 
