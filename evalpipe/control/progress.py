@@ -31,16 +31,18 @@ QUEUE_S, LONG_S = 1.0, 2.0
 # share below 130 in flight, so that a small server has a short queue; one at least, or rounding decides.
 STUCK_SHARE, STUCK_LEAST, STUCK_MOST = 0.02, 1.0, 3.0
 CUT_ABOVE, GROW_BELOW, RAMP_BELOW = 1.3, 0.6, 0.5  # of what is wanted
+SEEN_LEAST = 2  # of a sample: one stream that is stuck says that it is, not that a tenth of all are
 # If most first tokens are on time the queue stands before some of several servers only, and a cut would idle the rest.
 ON_TIME = 0.5
 CUT_LEAST, CUT_MOST = 0.92, 0.5  # a cut that is noticed, also by a neighbour; and one that a wrong guess survives
 # Growth in startup. A collapse is seen one or two ticks late, so growth over 0.2 s is what may be overshot: 22 %.
-RAMP_PER_S, RAMP_MOST, ROUND_S = 1.0, 1.5, 0.2
+RAMP_PER_S, RAMP_MOST, ROUND_S = 1.0, 1.25, 0.2
 SMALL_STEP, SMALL_MOST = 8.0, 2.0  # up to 8 more at a time are no burst, but no more than twice what proved right
 CLEAN_DOUBLES_S, CLEAN_DOUBLINGS, GROW_MOST_PER_S = 3.0, 5.0, 0.2  # growth in cruise doubles, up to 20 % a second
 ELASTIC = 0.06  # tokens/s must grow by so much of what in flight grows, or growing buys latency alone
 BINDS, FILLED = 0.8, 0.9  # of the limit in flight: below, it is not in use; from there, a step of startup is complete
 REJECTED_CUT, TIMEOUT_CUT, AFTER_OUTAGE = 0.8, 0.8, 0.5
+UNHELPED = 2  # cuts for a collapse without any effect: a quarter of the level is no better than all of it
 SUSPECT_LEFT, RESTORED = 0.97, 0.96  # of the level at which a collapse was seen
 ILL_SHARE = 0.6  # of the attempts of the last two seconds, with no answer among them
 STALL_LEAST_S, STALL_GAPS, GAP_MEMORY_S = 2.0, 4.0, 300.0
@@ -85,13 +87,13 @@ class ProgressLaw:
         self.state = state if state is not None else ProgressState(limit=bounds.start)
         self.state.limit = bounds.clamp(self.state.limit)
         self._pending: list[Observation] = []
-        self._beat: Beat | None = None
         self._beat_at: float | None = None
         self._second, self._long = Window(QUEUE_S), Window(LONG_S)
         self._shortfall = Shortfall(self.state.shortfall)
         self._is_draining = False  # after a cut, until no more are out than it allows: one episode, one cut
         self._suspect = 0.0  # in flight when a collapse was seen, while it drains
-        self._awaited: int | None = None  # first tokens of the last step; None until the step is filled
+        self._unhelped = 0  # cuts for a collapse since tokens last came as they should
+        self._awaited: float | None = None  # first tokens of the last step; None until the step is filled
         self._since_step_s = 0.0
         self._silent_s = 0.0
 
@@ -106,8 +108,8 @@ class ProgressLaw:
         seconds = now - self._beat_at
         if seconds < BEAT_S * 0.99 or not self._pending:
             return None
-        beat = beat_of(self._pending, seconds=seconds, before=self._beat)
-        self._pending, self._beat, self._beat_at = [], beat, now
+        beat = beat_of(self._pending, seconds=seconds)
+        self._pending, self._beat_at = [], now
         self._take(beat)
         return self._steer(beat)
 
@@ -120,6 +122,7 @@ class ProgressLaw:
         self._long.add(beat)
         self._shortfall.observe(beat, may_adapt=not self._is_draining)
         if self._shortfall.is_efficient:
+            self._unhelped = 0
             level = self._shortfall.look.in_flight
             state.good = max(state.good, level) if state.good <= 1.1 * state.limit else level
             if self._second.is_full:
@@ -133,13 +136,13 @@ class ProgressLaw:
         if not self.state.has_streams:
             return self._feel(beat)
         if self._is_used(beat) and self._shortfall.is_collapse:
-            return self._cut_collapse(beat)
+            return self._cut_collapse(beat) if self._unhelped < UNHELPED else self._accept_pace()
         wanted = min(max(STUCK_SHARE * self.state.limit, STUCK_LEAST), STUCK_MOST)
         if self._has_queue(wanted):
             running = self._second.in_flight - self._second.stuck
             return self._cut(running + wanted, "queue")
-        if beat.peak < BINDS * math.floor(self.state.limit):
-            return None
+        if beat.peak < BINDS * math.floor(self.state.limit) or self._shortfall.lost_s > 0:
+            return None  # not in use; or tokens are missing, be it by chance
         return self._ramp(beat, wanted) if self.state.mode == "startup" else self._cruise(beat, wanted)
 
     # --- growth ---
@@ -151,9 +154,11 @@ class ProgressLaw:
 
     def _ramp(self, beat: Beat, wanted: float) -> LimitChange | None:
         """Startup: step up once the first tokens of the last step are back and nothing speaks against it."""
-        has_stuck = self._second.seconds > 0.3 and self._second.stuck > RAMP_BELOW * wanted
-        if has_stuck or self._shortfall.elasticity <= ELASTIC:
-            self.state.mode = "cruise"
+        if self._second.seconds > 0.3 and self._second.stuck > RAMP_BELOW * wanted:
+            if self._second.is_full and self._second.least_stuck > RAMP_BELOW * wanted:
+                self.state.mode = "cruise"
+            return None
+        if self._shortfall.elasticity <= ELASTIC:
             return None
         if beat.peak < FILLED * math.floor(self.state.limit):
             return None
@@ -188,7 +193,8 @@ class ProgressLaw:
         on_time = self._long.on_time_share
         is_partial = on_time is not None and on_time > ON_TIME and not any(beat.stalled for beat in self._long)
         is_standing = self._second.is_full and self._second.least_stuck > CUT_ABOVE * wanted
-        return is_standing and not is_partial
+        is_chance = self._second.is_sampled and self._second.least_seen_stuck < SEEN_LEAST
+        return is_standing and not is_chance and not is_partial
 
     def _is_used(self, beat: Beat) -> bool:
         """The limit binds, or in flight is on its way to it; a run that ends delivers less and means nothing by it."""
@@ -197,12 +203,20 @@ class ProgressLaw:
     def _cut_collapse(self, beat: Beat) -> LimitChange | None:
         state = self.state
         level = min(float(beat.in_flight), state.limit)
+        self._unhelped += 1
         state.ceiling.note(level, at=state.elapsed_s)
         state.good = min(max(state.good, CUT_MOST * state.limit), CUT_LEAST * state.limit)
         self._shortfall.forget()
         change = self._cut(state.good, "collapse")
         self._suspect = level
         return change
+
+    def _accept_pace(self) -> LimitChange | None:
+        """Cuts did not bring the tokens back, so it was never the level: the server has become slower."""
+        self._shortfall.accept()
+        self.state.ceiling = Ceiling()
+        self._unhelped = 0
+        return None
 
     def _cut_refused(self, refused: Sequence[Sample]) -> LimitChange | None:
         state = self.state

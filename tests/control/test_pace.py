@@ -19,7 +19,7 @@ def tick(streams: int, *, prefill: int = 0, crowding_s: float = 0.0, slower: flo
     steps = (0.1 / slower - PROMPT_S * prefill) / step_s
     tokens = round(steps * streams)
     seen = Observation(in_flight=streams, output_tokens=tokens, prefill_tokens=prefill)
-    return beat_of([seen], seconds=0.1, before=None)
+    return beat_of([seen], seconds=0.1)
 
 
 def taught(ticks: list[Beat]) -> Pace:

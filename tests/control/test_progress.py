@@ -86,13 +86,37 @@ def test_startup_steps_up_when_they_are_back():
     assert feed.ticks(20, waiting=4, begun=0) == []
 
 
-def test_startup_ends_where_first_tokens_are_stuck():
-    """From there on growth is slow, and nothing is cut before a queue stands."""
+def test_startup_waits_while_first_tokens_are_stuck_and_ends_where_they_stay_so():
+    """A burst of prompts is over soon; after a second growth is slow, and nothing is cut before a queue stands."""
     feed = Feed(start=16, mode="startup")
+    feed.ticks(4, waiting=2, overdue=1)
 
-    feed.ticks(6, waiting=2, overdue=1)
+    changes = feed.ticks(5, waiting=2, overdue=1)
+    before = feed.law.state.mode
+    feed.ticks(3, waiting=2, overdue=1)
 
+    assert (changes, before) == ([], "startup")
     assert (feed.law.state.mode, feed.law.state.epoch) == ("cruise", 0)
+
+
+def test_nothing_grows_while_tokens_are_missing():
+    """One tick of half the tokens is no collapse, but no time to try for more either."""
+    feed = Feed()
+    feed.ticks(20)
+
+    assert feed.tick(share=0.5) is None
+    assert feed.tick(share=1.5).reason == "grow"
+
+
+def test_cuts_that_do_not_help_end():
+    """Where a quarter of the level brings no more tokens than all of it, the server is slower: no cut to the floor."""
+    feed = Feed()
+    feed.ticks(20)
+
+    changes = [change for _ in range(100) if (change := feed.tick(share=0.1, begun=1)) is not None]
+
+    assert [change.reason for change in changes if change.new < change.old] == ["collapse"] * 2
+    assert feed.limit >= 10
 
 
 def test_cruise_grows_faster_the_longer_nothing_is_stuck():
@@ -152,6 +176,15 @@ def test_a_burst_that_empties_is_no_queue():
         feed.tick(begun=10, late=10)
 
     assert feed.law.state.epoch == 0
+
+
+def test_one_stuck_stream_of_a_sample_is_no_queue():
+    """It stands for ten, but may be one that was preempted; two for a second are a queue of twenty."""
+    unseen = {"unseen": 36, "begun": 1, "late": 1, "output_tokens": 40}
+
+    assert Feed().ticks(20, waiting=1, overdue=1, **unseen) == []
+    (change,) = Feed().ticks(11, waiting=2, overdue=2, **unseen)
+    assert (change.reason, change.new) == ("queue", pytest.approx(21.0))
 
 
 def test_a_queue_before_one_of_several_servers_is_not_cut():

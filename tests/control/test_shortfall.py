@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from evalpipe.control.observation import FirstTokens, Observation
 from evalpipe.control.shortfall import Shortfall, ShortfallState
 from evalpipe.control.window import Beat, beat_of
@@ -18,7 +20,7 @@ def tick(share: float = 1.0, *, streams: int = 40, waiting: int = 0, begun: int 
         prefill_tokens=prefill,
         first_tokens=(FirstTokens(8, begun, 0, 0.1),) if begun else (),
     )
-    return beat_of([seen], seconds=0.1, before=None)
+    return beat_of([seen], seconds=0.1)
 
 
 def watched(*ticks: Beat) -> Shortfall:
@@ -32,9 +34,30 @@ STEADY = [tick()] * 20
 
 
 def test_an_even_server_that_collapses_is_seen_at_once():
-    """At a tenth of its tokens, the first tick is enough."""
+    """At a tenth of its tokens two ticks are enough; one is a pause of anything on the way."""
     assert not watched(*STEADY).is_collapse
-    assert watched(*STEADY, tick(0.1)).is_collapse
+    assert not watched(*STEADY, tick(0.1)).is_collapse
+    assert watched(*STEADY, *[tick(0.1)] * 2).is_collapse
+
+
+def test_an_uneven_server_is_given_more_time():
+    """Where ticks scatter by half, two of a tenth are chance and a second of them is not."""
+    rng = random.Random(1)
+    uneven = [tick(rng.uniform(0.3, 1.7)) for _ in range(200)]
+
+    assert not watched(*uneven, *[tick(0.1)] * 2).is_collapse
+    assert watched(*uneven, *[tick(0.1)] * 10).is_collapse
+
+
+def test_scatter_alone_is_no_collapse():
+    """Ticks that scatter by a quarter, twice what is measured over HTTP: not once in 3,000, five minutes of them."""
+    rng, shortfall = random.Random(2), Shortfall(ShortfallState())
+    collapses = 0
+    for _ in range(3_000):
+        shortfall.observe(tick(rng.gauss(1.0, 0.25)), may_adapt=True)
+        collapses += shortfall.is_collapse
+
+    assert collapses == 0
 
 
 def test_a_small_loss_is_no_collapse_however_long():

@@ -9,7 +9,7 @@ import pytest
 from evalpipe.control.observation import FirstTokens, Observation, Outcome, Sample
 from evalpipe.control.window import Beat, Window, beat_of
 
-QUIET = beat_of([Observation()], seconds=0.1, before=None)
+QUIET = beat_of([Observation()], seconds=0.1)
 
 
 def beats(*changes: dict, seconds: float = 0.1) -> list[Beat]:
@@ -39,20 +39,57 @@ def test_a_beat_adds_flows_and_keeps_the_last_levels():
         first_tokens=(FirstTokens(5, 3, 1, 0.1), FirstTokens(9, 1, 0, 0.2)),
     )
 
-    beat = beat_of([first, second], seconds=0.1, before=None)
+    beat = beat_of([first, second], seconds=0.1)
 
     assert (beat.in_flight, beat.peak, beat.waiting, beat.stuck, beat.stalled) == (8, 12, 3, 3, 1)
     assert (beat.tokens, beat.prefill, beat.begun, beat.late) == (50, 70, 4, 1)
     assert (beat.answered, beat.ill) == (2, 2)
 
 
-def test_streams_are_averaged_over_the_tick():
-    """What delivered the tokens of a tick is between what ran before it and what runs after."""
-    before = replace(QUIET, in_flight=10, waiting=2, stalled=0)
+def test_flows_are_taken_over_the_time_that_reports_cover():
+    """Two exchanges that cover 0.15 s between them, with three streams in one and five in the other."""
+    first = Observation(in_flight=9, span_s=0.05, stream_s=0.15)
+    second = Observation(in_flight=9, span_s=0.1, stream_s=0.5)
 
-    beat = beat_of([Observation(in_flight=20, waiting=6, stalled=2)], seconds=0.1, before=before)
+    beat = beat_of([first, second], seconds=0.1)
 
-    assert beat.streams == pytest.approx((8 + 12) / 2)
+    assert beat.flow_s == pytest.approx(0.15)
+    assert beat.streams == pytest.approx(0.65 / 0.15)
+
+
+def test_where_nobody_measured_the_tick_stands_in():
+    """What runs at its end ran all the time."""
+    beat = beat_of([Observation(in_flight=20, waiting=6, stalled=2)], seconds=0.1)
+
+    assert (beat.flow_s, beat.streams) == (0.1, pytest.approx(12.0))
+
+
+def test_a_sample_stands_for_all():
+    """Of 40 in flight 30 are not streamed: what is seen of the 10 counts four times; prompts were told of all."""
+    whole = Sample(Outcome.OK, 1.0, output_tokens=500)
+    seen = Observation(
+        in_flight=40,
+        unseen=30,
+        waiting=2,
+        overdue=1,
+        output_tokens=600,
+        prefill_tokens=90,
+        samples=(whole,),
+        first_tokens=(FirstTokens(8, 3, 1, 0.1),),
+        span_s=0.1,
+        stream_s=0.8,
+    )
+
+    beat = beat_of([seen], seconds=0.1)
+
+    assert (beat.in_flight, beat.waiting, beat.stuck, beat.begun, beat.late) == (40, 8, 4, 12, 4)
+    assert (beat.tokens, beat.prefill, beat.streams) == (400, 90, pytest.approx(32.0))
+
+
+def test_shares_of_a_sample_need_as_many_that_were_seen():
+    """Two first tokens that stand for twenty are two."""
+    assert window(1.0, {"begun": 20.0, "per_seen": 10.0}).on_time_share is None
+    assert window(1.0, {"begun": 80.0, "late": 20.0, "per_seen": 10.0}).on_time_share == pytest.approx(0.75)
 
 
 def test_a_window_forgets_what_is_older_than_its_span():
