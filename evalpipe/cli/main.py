@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from evalpipe.cli import doctor, inspect, run, sim
+from evalpipe.cli import doctor, inspect, loadtest, replay, report, run, sim
 from evalpipe.cli.exits import exit_code_of, explain
 
 app = typer.Typer(
@@ -26,7 +26,10 @@ app.command("verify")(inspect.verify)
 app.command("show")(inspect.show)
 app.command("score")(inspect.score)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
+sim.app.command("replay")(replay.replay)
 app.add_typer(sim.app, name="sim")
+app.add_typer(loadtest.app, name="loadtest")
 
 
 @app.callback(invoke_without_command=True)

@@ -17,6 +17,7 @@ from evalpipe.control.observation import Observation, Outcome
 SHARE = 0.6
 # A jump of 180 requests to a server with 128 slots and 32 places to wait gave 147 rejections, over 3 s none (notes).
 RAMP_S, STEP_S = 3.0, 0.5
+STEP_LEAST = 8.0  # requests: fewer at a time are no politer, and each step makes a law begin its measurement anew
 # So many without progress mean that the server has no room, whatever it had before.
 STUCK_LEAST, STUCK_SHARE = 2, 0.1
 BINDS = 0.8  # in flight at this share of the limit: the limit was in use, so it says something about the server
@@ -53,7 +54,7 @@ class Settling:
 
 
 class WarmStart:
-    """A law whose limit is led from its start to 0.6 of the old level within three seconds, in steps of half a second.
+    """A law whose limit is led from its start to 0.6 of the old level within three seconds, a step each half second.
 
     The first step waits for a sign of life, so that nothing grows before the server has answered. The ramp is over for
     good at the first cut, rejection or timeout, and when requests get stuck, which takes the limit back to what really
@@ -99,9 +100,9 @@ class WarmStart:
         """Lift the limit to the ramp, if that is above it."""
         self._began_at = now if self._began_at is None else self._began_at
         steps = 1 + math.floor((now - self._began_at) / STEP_S + 1e-9)
-        share = min(steps * STEP_S / RAMP_S, 1.0)
-        ramp = self._start + share * (self._target - self._start)
-        self._is_over = share == 1.0
+        step = max((self._target - self._start) * STEP_S / RAMP_S, STEP_LEAST)
+        ramp = min(self._start + steps * step, self._target)
+        self._is_over = ramp == self._target
         return self._move(change, ramp, self._reason) if ramp > self.state.limit else change
 
     def _retreat(self, change: LimitChange | None) -> LimitChange | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -60,6 +61,8 @@ CONTROL_SCHEMA = pa.schema(
         pa.field("baseline_s", pa.float64()),  # unloaded latency per unit of work
         pa.field("recent_s", pa.float64()),  # latency per unit of work now
         pa.field("gradient", pa.float64()),  # baseline / recent, unclamped
+        pa.field("pace", pa.float64()),  # requests a second that a quota allows; null: there is none
+        pa.field("is_paced", pa.bool_()),  # the quota held something back since the row before
         pa.field("reason", pa.string(), nullable=False),  # of the last move since the row before, "" if none
         pa.field("changes", pa.list_(_CHANGE)),  # every move since the row before, with its evidence
         pa.field("workers", pa.int32(), nullable=False),  # that hold a lease
@@ -143,12 +146,13 @@ class Recorder:
     def _place(self, changes: Sequence[TimedChange], rows: Sequence[_Row]) -> None:
         """Give each change to the first row that is not before it; later ones wait for theirs."""
         self._early = []
+        ends = [row.tick.at for row in rows]
         for timed in changes:
-            row = next((row for row in rows if row.tick.at >= timed.at), None)
-            if row is None:
+            place = bisect_left(ends, timed.at)
+            if place == len(rows):
                 self._early.append(timed)
             else:
-                row.changes.append(_plain(timed))
+                rows[place].changes.append(_plain(timed))
 
     def _write(self) -> None:
         info = write_segment(

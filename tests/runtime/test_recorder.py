@@ -20,7 +20,7 @@ def small(tmp_path: Path) -> SmallRun:
 
 
 def tick(at: float) -> Tick:
-    return Tick(at, 8.0, 7, 3, 2, 1, 100.0, 5.0, 0, 0.1, 0.2, 0.5, "grow", 2, {"aimd": 9.0})
+    return Tick(at, 8.0, 7, 3, 2, 1, 100.0, 5.0, 0, 0.1, 0.2, 0.5, "grow", 2, {"aimd": 9.0}, ttft_s=0.3)
 
 
 def moved(at: float, reason: str = "grow") -> TimedChange:
@@ -109,6 +109,7 @@ def test_a_row_tells_what_really_runs_and_when(small: SmallRun):
 
     rows = read_flight(small.store, small.log.state).to_pylist()
     assert [row["active"] for row in rows] == [4, 4, 4, 4]
+    assert rows[0]["ttft_s"] == 0.3
     assert [row["wall_at"].timestamp() for row in rows] == [999.5, 1000.0, 1000.5, 2000.0]
 
 
