@@ -35,7 +35,7 @@ FLOORS = {
 }
 #: All that the pure rooms may use: no clock, no I/O, no loop, no foreign package.
 PURE = frozenset(
-    {"__future__", "collections", "dataclasses", "difflib", "enum", "inspect", "math", "random", "statistics"}
+    {"__future__", "bisect", "collections", "dataclasses", "difflib", "enum", "inspect", "math", "random", "statistics"}
     | {"types", "typing"}
 )
 PURE_ROOMS = {"control": {"control", "errors", "records"}, "loadtest": {"control", "errors", "loadtest"}}

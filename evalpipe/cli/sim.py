@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,18 +47,45 @@ def serve(
 @app.command("race")
 def race(
     suite: Annotated[
-        str, typer.Option(help="published: the publication's experiment; laws: every law on vllm; servers: many.")
+        str, typer.Option(help="quick, full: judged cases of every kind; published, laws, servers, wide: tables.")
     ] = "published",
-    seeds: Annotated[int, typer.Option(help="Runs of each case, each with another seed.", min=1)] = 1,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each case, each drawn anew; 5 for full.", min=1)] = None,
+    law: Annotated[str | None, typer.Option(help="Laws to race, as a,b; else the suite's own.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Cases of quick or full, as of files.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Of quick and full; else one a core.", min=1)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.parquet", help="A row a case, seed and law.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="The laws on one case over time.")] = None,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Keep the best fixed limits that were sought anew.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Race the laws against the best fixed limit, on server models in virtual time."""
-    from evalpipe.report.race import format_race, to_dict
-    from evalpipe.sim.race import run_race
+    from evalpipe.cli.race import race_suite, race_table
+    from evalpipe.sim.profiles import did_you_mean
+    from evalpipe.sim.scenarios import SUITES as TABLES
+    from evalpipe.sim.suite import SUITES
 
-    table = run_race(suite, seeds=tuple(range(seeds)), progress=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(to_dict(table), indent=2) if as_json else format_race(table))
+    laws = tuple(name for name in law.split(",") if name) if law is not None else None
+    if suite in SUITES:
+        race_suite(
+            suite,
+            laws=laws,
+            seeds=seeds,
+            only=only,
+            processes=processes,
+            out=out,
+            plot_file=plot,
+            keep=oracle,
+            as_json=as_json,
+        )
+    elif (only, processes, out, plot, oracle) != (None, None, None, None, False):
+        raise ConfigError(
+            f"--only, --processes, --out, --plot and --oracle are for {' and '.join(SUITES)}, not {suite}"
+        )
+    elif suite not in TABLES:
+        raise ConfigError(f"unknown suite {suite!r}; {did_you_mean(suite, (*SUITES, *TABLES))}")
+    else:
+        race_table(suite, laws=laws, seeds=seeds or 1, as_json=as_json)
 
 
 def _pairs(texts: list[str] | None, *, flag: str) -> dict[str, float | int | str]:

@@ -59,6 +59,7 @@ class Batching:
 
     def __init__(self, params: BatchingParams) -> None:
         self._params = params
+        self._slots = params.slots
         self._blocks = params.kv_tokens // BLOCK
         self._free = self._blocks
         self._jobs: dict[int, Sequence] = {}
@@ -107,13 +108,18 @@ class Batching:
             return Rejection(400, None, "context_length_exceeded")
         if self._is_queue_full():
             return Rejection(self._params.reject_status, None, "queue_full")
-        sequence = self._jobs[job.job_id] = Sequence(job)
+        sequence = self._jobs[job.job_id] = Sequence(job, computed=min(job.cached_tokens, job.prompt_tokens - 1))
         self._waiting.append(sequence)
         if self._span is None:
             self._wake_at = now if self._wake_at is None else self._wake_at
-        elif len(self._waiting) == 1 and len(self._running) < self._params.slots:
+        elif len(self._waiting) == 1 and len(self._running) < self._slots:
             self._replan_soon()
         return None
+
+    def resize(self, share: float) -> None:
+        """Go on with so large a share of the slots it was built with; what runs in the others still finishes."""
+        self._slots = max(round(share * self._params.slots), 1)
+        self._replan_soon()
 
     def cancel(self, job_id: int, *, now: float) -> None:
         sequence = self._jobs.pop(job_id, None)
@@ -146,7 +152,7 @@ class Batching:
         """Judge the queue beyond what the next step can admit: a burst on an idle server is not a queue."""
         if self._params.max_queue is None:
             return False
-        room = 0 if self._is_full else self._params.slots - len(self._running)
+        room = 0 if self._is_full else max(self._slots - len(self._running), 0)
         return len(self._waiting) >= self._params.max_queue + room
 
     def _steps_over(self) -> int:
@@ -252,7 +258,7 @@ class Batching:
     def _admit(self, budget: int) -> None:
         params = self._params
         self._is_full = False
-        while self._waiting and budget > 0 and len(self._running) < params.slots:
+        while self._waiting and budget > 0 and len(self._running) < self._slots:
             head = self._waiting[0]
             tokens = min(head.target, params.chunk, budget)
             kept = math.ceil(params.watermark * self._blocks) if self._running else 0

@@ -106,7 +106,7 @@ class Cliff:
     kv_used = 0.0
 
     def __init__(self, params: CliffParams, *, seed: int = 0) -> None:
-        self._params = params
+        self._params = self._whole = params
         self._neighbour = Neighbour(params, seed)
         self._entries: dict[int, _Entry] = {}
         self._due: list[tuple[float, int, EventKind]] = []  # virtual service time; entries of cancelled jobs stay
@@ -140,6 +140,14 @@ class Cliff:
         heapq.heappush(self._due, (self._served + TTFT_SHARE * job.work, job.job_id, "first_token"))
         heapq.heappush(self._due, (self._served + job.work, job.job_id, "done"))
         return None
+
+    def resize(self, share: float) -> None:
+        """Go on with so large a share of the capacity it was built with."""
+        whole = self._whole
+        safe, flat_until, most = (
+            max(round(share * jobs), 1) for jobs in (whole.safe, whole.flat_until, whole.reject_above)
+        )
+        self._params = replace(whole, safe=safe, flat_until=flat_until, reject_above=most)
 
     def cancel(self, job_id: int, *, now: float) -> None:
         entry = self._entries.pop(job_id, None)

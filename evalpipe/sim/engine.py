@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-EventKind = Literal["first_token", "done", "preempted"]
+EventKind = Literal["first_token", "done", "preempted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,22 @@ class Job:
     """One request as the model sees it. Both token counts are at least 1.
 
     work: relative size, mean 1; only models of shared capacity (`cliff`) read it, the others count tokens.
+    cached_tokens: of the prompt, those that a batching server has in its prefix cache; fewer than prompt_tokens.
     """
 
     job_id: int
     prompt_tokens: int
     output_tokens: int
     work: float = 1.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a job was not taken. status: HTTP. retry_after_s: None when the server names no time. code: OpenAI's."""
+    """Why a job was not taken, or not finished.
+
+    status: HTTP, 0 for a connection that failed. retry_after_s: None when the server names no time. code: OpenAI's.
+    """
 
     status: int
     retry_after_s: float | None
@@ -36,11 +41,15 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened to a job, and when (the model's own time, never later than the `now` of the advance)."""
+    """What happened to a job, and when (the model's own time, never later than the `now` of the advance).
+
+    rejection: why, of one that failed.
+    """
 
     kind: EventKind
     job_id: int
     at: float
+    rejection: Rejection | None = None
 
 
 class ServerModel(Protocol):
@@ -77,6 +86,9 @@ class ServerModel(Protocol):
 
     def cancel(self, job_id: int, *, now: float) -> None:
         """Drop the job; no further event names it. Unknown or finished jobs are ignored."""
+
+    def resize(self, share: float) -> None:
+        """Go on with so large a share of the capacity that it was built with."""
 
     def next_event_at(self) -> float:
         """Return when `advance` is next worth calling (may bring no event); math.inf when nothing is due."""

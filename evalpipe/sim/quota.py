@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from evalpipe.errors import ConfigError
-from evalpipe.sim.engine import Event, Job, Rejection, ServerModel
+from evalpipe.sim.engine import Job, Rejection, ServerModel
+from evalpipe.sim.wrapped import Wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class Allowance:
             self._left = self._capacity
 
 
-class Quota:
+class Quota(Wrapped):
     """See ServerModel. Refuses with 429 and a Retry-After what exceeds a quota; a refused job costs nothing."""
 
     def __init__(self, model: ServerModel, params: QuotaParams) -> None:
-        self._model = model
+        super().__init__(model)
         self._requests = None if params.rpm is None else Allowance(params.rpm, params)
         self._tokens = None if params.tpm is None else Allowance(params.tpm, params)
 
@@ -87,43 +88,3 @@ class Quota:
                 if allowance is not None:
                     allowance.take(cost)
         return rejection
-
-    def cancel(self, job_id: int, *, now: float) -> None:
-        self._model.cancel(job_id, now=now)
-
-    def next_event_at(self) -> float:
-        return self._model.next_event_at()
-
-    def advance(self, now: float) -> list[Event]:
-        return self._model.advance(now)
-
-    def tokens_of(self, job_id: int) -> int:
-        return self._model.tokens_of(job_id)
-
-    @property
-    def in_flight(self) -> int:
-        return self._model.in_flight
-
-    @property
-    def running(self) -> int:
-        return self._model.running
-
-    @property
-    def waiting(self) -> int:
-        return self._model.waiting
-
-    @property
-    def preemptions(self) -> int:
-        return self._model.preemptions
-
-    @property
-    def tokens_emitted(self) -> int:
-        return self._model.tokens_emitted
-
-    @property
-    def prefill_done(self) -> int:
-        return self._model.prefill_done
-
-    @property
-    def kv_used(self) -> float:
-        return self._model.kv_used

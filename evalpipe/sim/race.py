@@ -7,48 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from evalpipe.errors import ConfigError
 from evalpipe.sim.course import Course
 from evalpipe.sim.engine import Job
+from evalpipe.sim.measure import Heat, average, measure
 from evalpipe.sim.profiles import did_you_mean
 from evalpipe.sim.scenarios import Contender, Suite, fixed, suite
+from evalpipe.sim.search import find_best
 from evalpipe.sim.virtual import run_virtual
 from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
 
-MIN_LIMIT = 2  # of the best fixed limit; the suite says the largest
-# Where its search begins. Steps of a root of 2, likely ones first: a limit is given up when it takes longer than the
-# best one so far. On the courses we have the makespan has one valley wider than a step; refining finds its floor.
-GRID = (45, 64, 32, 91, 128, 23, 16, 181, 256, 11, 8, 362, 512, 6, 4, 3, 2)
-TIE_S = 1e-6  # makespans that differ by less are sums of rounded numbers
 BEST_FIXED = "best fixed limit"  # what its row is called
-
-
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """One run, or the mean of several, in numbers. Latencies are of the attempts that succeeded, in seconds.
-
-    p99_per_work_s: seconds per unit of work. variance: (requests/s)^2 of completions in 1 s bins, middle 80 % of the
-    run; cv: its root over the mean. littles_in_flight: completions a second times mean latency; mean_in_flight: the
-    average over time, which it must equal. ttft_p50_s: to the first token, of the attempts that succeeded.
-    """
-
-    makespan_s: float
-    rejections: float
-    p50_s: float
-    p99_s: float
-    p99_per_work_s: float
-    variance: float
-    cv: float
-    littles_in_flight: float
-    mean_in_flight: float
-    unfinished: float
-    ttft_p50_s: float = 0.0
-    preemptions: float = 0.0
-    peak_in_flight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +75,13 @@ def run_race(
     """Run a suite and return its table; takes seconds a seed.
 
     laws: only the contenders of these laws, None for all; the best fixed limit is always sought. jobs: of each course,
-    None for the suite's. progress: told one line for each contender. Raises ConfigError for an unknown suite or law.
+    None for the suite's. setup: None for one worker and nothing paced, the laws alone. progress: told one line for each
+    contender. Raises ConfigError for an unknown suite or law.
     """
     chosen = _chosen(suite(name), laws, jobs)
     if not seeds:
         raise ConfigError("a race needs at least one seed, got none")
-    tracks = [_Track(course, seeds, setup or VirtualSetup()) for course in chosen.courses]
+    tracks = [_Track(course, seeds, setup or VirtualSetup(quota=None)) for course in chosen.courses]
     say = progress or (lambda line: None)
     best, rows = [], []
     for track in tracks:
@@ -147,33 +119,6 @@ class _Track:
         return run_virtual(contender.build(), self.course.server(seed), jobs, setup=setup)
 
 
-def measure(run: VirtualRun) -> Heat:
-    """Reduce a run to the numbers of the table; latencies are NaN when nothing finished."""
-    variance, cv = run.throughput_variance()
-    p50_s, p99_s = np.percentile(run.rtt_s, (50, 99)) if len(run.rtt_s) else (np.nan, np.nan)
-    per_work_s = np.percentile(run.rtt_s / run.work, 99) if len(run.rtt_s) else np.nan
-    return Heat(
-        makespan_s=run.makespan_s,
-        rejections=run.rejections,
-        p50_s=float(p50_s),
-        p99_s=float(p99_s),
-        p99_per_work_s=float(per_work_s),
-        variance=variance,
-        cv=cv,
-        littles_in_flight=run.littles_in_flight,
-        mean_in_flight=run.mean_in_flight,
-        unfinished=run.unfinished,
-        ttft_p50_s=float(np.median(run.ttft_s)) if len(run.ttft_s) else np.nan,
-        preemptions=run.preemptions,
-        peak_in_flight=run.peak_in_flight,
-    )
-
-
-def average(heats: Sequence[Heat]) -> Heat:
-    """Return the mean of each number."""
-    return Heat(*(float(np.mean([getattr(heat, f.name) for heat in heats])) for f in fields(Heat)))
-
-
 def _chosen(whole: Suite, laws: Sequence[str] | None, jobs: int | None) -> Suite:
     known = {contender.law for contender in whole.contenders}
     for law in laws or ():
@@ -204,23 +149,8 @@ def _row(course: str, label: str, heats: Sequence[Heat], yardstick: Sequence[Hea
 
 
 def _best_fixed(track: _Track, max_limit: int) -> BestFixed:
-    """Search the grid, then around its best point with steps that halve; the smaller limit wins a tie."""
-    tried: dict[int, float] = {}
-    best = _try(track, [limit for limit in GRID if limit <= max_limit], tried)
-    step = max(best // 4, 1)
-    while step:
-        near = [limit for limit in (best - step, best + step) if MIN_LIMIT <= limit <= max_limit]
-        found = _try(track, near, tried)
-        step, best = (step if found != best else step // 2), found
-    return BestFixed(track.course.name, best, len(tried))
+    def total_s(limit: int, within_s: float) -> float:
+        return track.total_s(fixed(limit), within_s=within_s)
 
-
-def _try(track: _Track, limits: Sequence[int], tried: dict[int, float]) -> int:
-    """Run the limits not tried yet, note their seconds, and return the best of all."""
-    for limit in limits:
-        if limit not in tried:
-            # a hair above the best so far, so that a tie is seen as one
-            within_s = min(tried.values(), default=math.inf) + TIE_S
-            tried[limit] = track.total_s(fixed(limit), within_s=within_s)
-    least_s = min(tried.values())
-    return min(limit for limit, total_s in tried.items() if total_s <= least_s + TIE_S)
+    found = find_best(total_s, max_limit=max_limit)
+    return BestFixed(track.course.name, found.limit, found.tried)

@@ -44,6 +44,10 @@ class Replicas:
         if model is not None:
             model.cancel(job_id, now=now)
 
+    def resize(self, share: float) -> None:
+        for model in self._models:
+            model.resize(share)
+
     def next_event_at(self) -> float:
         return min(model.next_event_at() for model in self._models)
 

@@ -29,31 +29,31 @@ def draw(kind: str, number: int) -> Course:
     return KINDS[kind](f"{kind} #{number}", random.Random(f"{kind}/{number}"))
 
 
-def _log_uniform(rng: random.Random, low: float, high: float) -> float:
+def log_uniform(rng: random.Random, low: float, high: float) -> float:
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
-def _server(rng: random.Random, *, slots: int, kv_tokens: int = AMPLE_KV, **changes: Any) -> BatchingParams:
-    """A step of 5 to 30 ms, 10 to 100 microseconds more a sequence, as much a prompt token."""
+def a_server(rng: random.Random, *, slots: int, kv_tokens: int = AMPLE_KV, **changes: Any) -> BatchingParams:
+    """Draw one: a step of 5 to 30 ms, 10 to 100 microseconds more a sequence, as much a prompt token."""
     drawn: dict[str, Any] = {
-        "step_s": _log_uniform(rng, 0.005, 0.03),
-        "per_seq_s": _log_uniform(rng, 1e-5, 1e-4),
-        "per_prefill_token_s": _log_uniform(rng, 1e-5, 1e-4),
+        "step_s": log_uniform(rng, 0.005, 0.03),
+        "per_seq_s": log_uniform(rng, 1e-5, 1e-4),
+        "per_prefill_token_s": log_uniform(rng, 1e-5, 1e-4),
     }
     return BatchingParams(slots=slots, kv_tokens=kv_tokens, **(drawn | changes))
 
 
-def _answers(rng: random.Random, low: float = 40, high: float = 400, *, sigma: float | None = None) -> Lengths:
+def some_answers(rng: random.Random, low: float = 40, high: float = 400, *, sigma: float | None = None) -> Lengths:
     spread = rng.uniform(0.4, 1.1) if sigma is None else sigma
-    return Lengths(median=_log_uniform(rng, low, high), sigma=spread, max_output=4_000)
+    return Lengths(median=log_uniform(rng, low, high), sigma=spread, max_output=4_000)
 
 
 def _slots(slots: int) -> Callable[[str, random.Random], Course]:
     """Enough memory, a queue without end: the limit belongs a little above the slots."""
 
     def make(name: str, rng: random.Random) -> Course:
-        profile = Profile(name, _server(rng, slots=slots), _answers(rng))
-        median, sigma = _log_uniform(rng, 40, 600), rng.uniform(0.2, 1.0)
+        profile = Profile(name, a_server(rng, slots=slots), some_answers(rng))
+        median, sigma = log_uniform(rng, 40, 600), rng.uniform(0.2, 1.0)
         return Course(name, profile, SLOTS_JOBS[slots], prompt_median=median, prompt_sigma=sigma)
 
     return make
@@ -61,62 +61,64 @@ def _slots(slots: int) -> Callable[[str, random.Random], Course]:
 
 def _kv_short(name: str, rng: random.Random) -> Course:
     """Memory for a few dozen short answers: what does not fit is preempted and computed again."""
-    server = _server(rng, slots=512, kv_tokens=int(_log_uniform(rng, 12_000, 40_000)))
-    median = _log_uniform(rng, 50, 200)
-    return Course(name, Profile(name, server, _answers(rng, 60, 200)), 2_500, prompt_median=median, prompt_sigma=0.6)
+    server = a_server(rng, slots=512, kv_tokens=int(log_uniform(rng, 12_000, 40_000)))
+    median = log_uniform(rng, 50, 200)
+    return Course(
+        name, Profile(name, server, some_answers(rng, 60, 200)), 2_500, prompt_median=median, prompt_sigma=0.6
+    )
 
 
 def _kv_long(name: str, rng: random.Random) -> Course:
-    server = _server(rng, slots=512, kv_tokens=int(_log_uniform(rng, 30_000, 90_000)))
-    answers, median = _answers(rng, 300, 700, sigma=0.8), _log_uniform(rng, 100, 1_000)
+    server = a_server(rng, slots=512, kv_tokens=int(log_uniform(rng, 30_000, 90_000)))
+    answers, median = some_answers(rng, 300, 700, sigma=0.8), log_uniform(rng, 100, 1_000)
     return Course(name, Profile(name, server, answers), 1_500, prompt_median=median, prompt_sigma=0.6)
 
 
 def _prefill(name: str, rng: random.Random) -> Course:
     """Long prompts, answers of a few tokens: few in flight saturate it."""
-    server = _server(rng, slots=256, per_prefill_token_s=_log_uniform(rng, 2e-5, 6e-5))
-    answers = Lengths(median=_log_uniform(rng, 8, 30), sigma=0.4)
-    median = _log_uniform(rng, 1_500, 3_500)
+    server = a_server(rng, slots=256, per_prefill_token_s=log_uniform(rng, 2e-5, 6e-5))
+    answers = Lengths(median=log_uniform(rng, 8, 30), sigma=0.4)
+    median = log_uniform(rng, 1_500, 3_500)
     return Course(name, Profile(name, server, answers), 800, prompt_median=median, prompt_sigma=0.3)
 
 
 def _plateau(name: str, rng: random.Random) -> Course:
     """Each sequence costs a hundredth of a step: tokens/s hardly grow beyond 200 in flight."""
-    server = _server(rng, slots=512, step_s=0.008, per_seq_s=_log_uniform(rng, 6e-5, 1.5e-4))
-    return Course(name, Profile(name, server, _answers(rng)), 5_000, prompt_median=100)
+    server = a_server(rng, slots=512, step_s=0.008, per_seq_s=log_uniform(rng, 6e-5, 1.5e-4))
+    return Course(name, Profile(name, server, some_answers(rng)), 5_000, prompt_median=100)
 
 
 def _shift(name: str, rng: random.Random) -> Course:
     """Prompts become ten times longer half-way."""
-    profile = Profile(name, _server(rng, slots=rng.choice((48, 96, 160))), _answers(rng))
-    median, shifted = _log_uniform(rng, 60, 300), _log_uniform(rng, 1_000, 2_500)
+    profile = Profile(name, a_server(rng, slots=rng.choice((48, 96, 160))), some_answers(rng))
+    median, shifted = log_uniform(rng, 60, 300), log_uniform(rng, 1_000, 2_500)
     return Course(name, profile, 2_500, prompt_median=median, prompt_sigma=0.5, shifted_median=shifted)
 
 
 def _heavy(name: str, rng: random.Random) -> Course:
     """Answers of very unequal length."""
-    profile = Profile(name, _server(rng, slots=rng.choice((32, 64, 128, 256))), _answers(rng, 60, 150, sigma=1.6))
+    profile = Profile(name, a_server(rng, slots=rng.choice((32, 64, 128, 256))), some_answers(rng, 60, 150, sigma=1.6))
     return Course(name, profile, 3_000, prompt_median=100)
 
 
 def _replicas(name: str, rng: random.Random) -> Course:
     """Three servers behind one address, one of them slow."""
-    profile = Profile(name, _server(rng, slots=rng.choice((16, 32, 64))), _answers(rng))
+    profile = Profile(name, a_server(rng, slots=rng.choice((16, 32, 64))), some_answers(rng))
     return Course(name, profile, 3_000, prompt_median=100, speeds=(1.0, 1.0, rng.uniform(0.4, 0.7)))
 
 
 def _bounded(name: str, rng: random.Random) -> Course:
     """A short queue, then rejections."""
     queue, status = rng.choice((8, 16, 32)), rng.choice((429, 503))
-    server = _server(rng, slots=rng.choice((24, 48, 128)), max_queue=queue, reject_status=status)
-    return Course(name, Profile(name, server, _answers(rng)), 2_500, prompt_median=100)
+    server = a_server(rng, slots=rng.choice((24, 48, 128)), max_queue=queue, reject_status=status)
+    return Course(name, Profile(name, server, some_answers(rng)), 2_500, prompt_median=100)
 
 
 def _cliff(sigma: float, *, is_shared: bool = False) -> Callable[[str, random.Random], Course]:
     """No queue at all: it serves so many equally fast, a few more at the same total rate, and then collapses."""
 
     def make(name: str, rng: random.Random) -> Course:
-        safe, base_s = round(_log_uniform(rng, 12, 150)), _log_uniform(rng, 0.2, 2.0)
+        safe, base_s = round(log_uniform(rng, 12, 150)), log_uniform(rng, 0.2, 2.0)
         server = CliffParams(
             base_s=base_s,
             safe=safe,

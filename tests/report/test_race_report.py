@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from evalpipe.report.race import WIDTH, format_race, remarks, to_dict
-from evalpipe.sim.race import BEST_FIXED, BestFixed, Heat, RaceRow, RaceTable
+from evalpipe.sim.measure import Heat
+from evalpipe.sim.race import BEST_FIXED, BestFixed, RaceRow, RaceTable
 
 HEAT = Heat(
     makespan_s=206.54,
