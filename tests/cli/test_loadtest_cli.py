@@ -1,0 +1,103 @@
+"""`evalpipe loadtest` from the outside: what is printed, stored and returned, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from evalpipe.cli.loadtest import app
+from evalpipe.errors import ConfigError
+
+QUICK = ["--base-url", "sim://vllm", "--set", "sim.options={median: 30.0, sigma: 0.0}", "--prompt-tokens", "64"]
+
+START = "import sys; from evalpipe.cli.loadtest import app; app(sys.argv[1:])"
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+
+
+@pytest.mark.network
+def test_open_prints_a_row_a_rate_and_stores_it(tmp_path: Path):
+    """Two rates: two rows in the table, two files of requests, one result with vLLM's names."""
+    said = call("open", "--rate", "5,10", "--warmup", "0.5", "--duration", "2", "-o", str(tmp_path), "--json", *QUICK)
+
+    assert said.exit_code == 0, said.output
+    body = json.loads((tmp_path / "loadtest-sim/result.json").read_text())
+    assert [row["request_rate"] for row in body["points"]] == [5.0, 10.0]
+    assert all(row["median_ttft_ms"] > 0 and "dispersion" in row for row in body["points"])
+    assert len(list((tmp_path / "loadtest-sim/requests").glob("*.parquet"))) == 2
+    assert "open 5.00/s" in said.stderr
+    assert "open 10.00/s" in (tmp_path / "loadtest-sim/report.html").read_text()
+    assert json.loads(said.stdout) == body
+
+
+@pytest.mark.network
+def test_closed_tells_requests_a_second_beside_the_users(tmp_path: Path):
+    """R = N / T: three users are not three requests a second."""
+    said = call("closed", "--users", "3", "--warmup", "0.5", "--duration", "2", "-o", str(tmp_path), *QUICK)
+
+    assert said.exit_code == 0, said.output
+    (row,) = json.loads((tmp_path / "loadtest-sim/result.json").read_text())["points"]
+    assert row["max_concurrency"] == 3
+    assert row["in_flight"] == pytest.approx(3, abs=0.3)
+    assert "R = N / T" in said.stdout
+
+
+@pytest.mark.network
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path):
+    """Interrupted in its second row: exit 130, both rows stored, the second cut short."""
+    command = [sys.executable, "-c", START, "open", "--rate", "5,6", "--warmup", "0", "--duration", "3"]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path), *QUICK, "--display", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+
+    assert process.returncode == 130, complaints
+    assert first["request_rate"] == 5.0
+    body = json.loads((tmp_path / "loadtest-sim/result.json").read_text())
+    assert [row["request_rate"] for row in body["points"]] == [5.0, 6.0]
+    assert body["stopped"] == "stopped by a signal"
+    assert body["points"][1]["duration"] < 3
+    assert "2 rows are kept" in complaints
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["open", "--rate", "fast"], "--rate takes numbers above 0"),
+        (["open", "--rate", "0"], "--rate takes numbers above 0"),
+        (["closed", "--users", "-4"], "--users takes numbers above 0"),
+        (["open", "--rate", "5", "--arrivals", "gamma"], "--arrivals must be one of poisson, constant, got 'gamma'"),
+        (["open", "--rate", "5", "--slo", "itl:5"], "an SLO is NAME:MILLISECONDS"),
+        (["calibrate", "--prompt-sigma", "0.5"], "calibrate needs prompts of one length"),
+        (["open", "--rate", "5", "--display", "rich"], "--display must be one of plain, json, none"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(arguments: list[str], message: str):
+    """What was wrong, what was given, what would do."""
+    said = call(*arguments)
+
+    assert isinstance(said.exception, ConfigError)
+    assert message in str(said.exception)
+
+
+@pytest.mark.parametrize("command", ["closed", "open", "sweep", "capacity", "calibrate"])
+def test_every_command_has_the_common_options(command: str):
+    """One declaration serves all five."""
+    said = call(command, "--help")
+
+    assert all(option in said.output for option in ("--base-url", "--slo", "--seed", "--most-in-flight", "--json"))
