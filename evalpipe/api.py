@@ -152,6 +152,7 @@ def conclude(session: Session, outcome: Outcome | None) -> Run:
     else:
         body |= {name: value for name, value in _stored_summary(store).items() if name in ("rate", "limit", "bound_by")}
     store.put(SUMMARY_KEY, readable.to_json(body))
+    _write_page(store, body)
     _link_latest(session)
     return Run(store, exit_code, why)
 
@@ -207,6 +208,16 @@ def _speed(session: Session, outcome: Outcome) -> dict[str, Any]:
         "bound_by": progress.bound_by,
         "workers": progress.workers,
     }
+
+
+def _write_page(store: ObjectStore, body: Mapping[str, Any]) -> None:
+    """Write report.html. It is for people and made of what is stored: whatever goes wrong with it is no matter."""
+    from evalpipe.report.page import write_page
+
+    try:
+        write_page(store, body)
+    except Exception:
+        logging.getLogger(__name__).warning("report.html was not written; try evalpipe report", exc_info=True)
 
 
 def _stored_summary(store: ObjectStore) -> dict[str, Any]:

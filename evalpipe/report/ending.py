@@ -18,7 +18,8 @@ def ending(body: Mapping[str, Any], summary: Summary) -> str:
     if body["failures"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in body["failures"].items())
         lines.append(f"failed: {kinds}; evalpipe show {shlex.quote(url)} --failed")
-    lines += [f"results: {url}/parts/  summary: {url}/summary.json"]
+    page = f"  page: {url}/report.html" if "rate" in body else ""
+    lines += [f"results: {url}/parts/  summary: {url}/summary.json{page}"]
     if body["why"]:
         lines.append(f"why it ended (exit {body['exit_code']}): {body['why']}")
     if body["items"]["missing"]:

@@ -64,8 +64,15 @@ def panel(progress: Progress, changes: list[TimedChange], *, name: str, width: i
     bar.add_column(justify="right", no_wrap=True)
     bar.add_row(ProgressBar(total=max(progress.expected, 1), completed=done), f"{done:,} of {progress.expected:,}")
     moves = [Text(change_line(change), style="dim", no_wrap=True, overflow="ellipsis") for change in changes]
+    shadows = [Text(shadow_line(progress), style="dim", no_wrap=True, overflow="ellipsis")] if progress.shadows else []
     bound = Text.assemble(("bound by: ", "dim"), (progress.bound_by, "bold"))
-    return Panel(Group(bar, grid, *moves[-SHOWN_CHANGES:], bound), title=name, title_align="left")
+    return Panel(Group(bar, grid, *moves[-SHOWN_CHANGES:], *shadows, bound), title=name, title_align="left")
+
+
+def shadow_line(progress: Progress) -> str:
+    """Say what other laws would have set. They were not obeyed, so it is no forecast of what would have followed."""
+    told = "  ".join(f"{law} {limit:.0f}" for law, limit in progress.shadows.items())
+    return f"shadow, not obeyed: {told}"
 
 
 def _figures(progress: Progress) -> list[list[tuple[str, str]]]:

@@ -24,7 +24,7 @@ class Progress:
 
     ok, failed: in the log, earlier drivers' work included. finished, correct, scored: by this driver's workers.
     mean_limit, mean_in_flight: over the time that was recorded. changes: moves of the limit since the last snapshot.
-    p50_s, p99_s: of recent answers, None before any.
+    p50_s, p99_s: of recent answers, None before any. shadows: limits that other laws would have set, by name.
     """
 
     elapsed_s: float
@@ -51,6 +51,7 @@ class Progress:
     workers: int
     bound_by: str
     changes: Sequence[TimedChange] = ()
+    shadows: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def owed(self) -> int:
@@ -176,6 +177,7 @@ class Board:
             workers=len(self._workers),
             bound_by=bound_by,
             changes=changes,
+            shadows=last.shadows if last else {},
         )
 
     def _counters(self) -> list[Counters]:

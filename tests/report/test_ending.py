@@ -32,7 +32,7 @@ def test_a_complete_run_says_where_everything_is():
 
     assert "3 items: 2 answered, 1 failed, 0 missing, 1 truncated" in lines
     assert "bound by: server" in lines
-    assert lines[-1] == "results: /runs/r/parts/  summary: /runs/r/summary.json"
+    assert lines[-1] == "results: /runs/r/parts/  summary: /runs/r/summary.json  page: /runs/r/report.html"
 
 
 def test_an_ended_run_says_why_and_how_to_go_on():

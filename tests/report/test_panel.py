@@ -10,7 +10,7 @@ from rich.console import Console
 
 from evalpipe.control.core import TimedChange
 from evalpipe.control.law import Evidence, LimitChange
-from evalpipe.report.panel import SHOWN_CHANGES, change_line, panel, plain_line
+from evalpipe.report.panel import SHOWN_CHANGES, change_line, panel, plain_line, shadow_line
 from evalpipe.runtime.progress import Progress
 
 PROGRESS = Progress(
@@ -121,3 +121,12 @@ def test_a_narrow_terminal_does_not_break_it():
     text = shown(PROGRESS, [TimedChange(1.0, CHANGE)], width=40)
 
     assert all(len(line) <= 40 for line in text.splitlines())
+
+
+def test_shadow_laws_have_a_line_of_their_own():
+    """Named, with their limits, and marked as not obeyed; without shadows there is no line."""
+    progress = replace(PROGRESS, shadows={"aimd": 45.2, "gradient": 81.6})
+
+    assert shadow_line(progress) == "shadow, not obeyed: aimd 45  gradient 82"
+    assert "shadow, not obeyed: aimd 45  gradient 82" in shown(progress, [])
+    assert "shadow" not in shown(PROGRESS, [])
