@@ -74,7 +74,7 @@ class EndpointConfig(Section):
     base_url: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"  # or NAME_FILE: a 0400 file with the key, read again when it is refused
-    stream: Literal["all", "none"] = "all"
+    stream: Literal["all", "sample", "none"] = "all"  # sample: a tenth, and all while few are in flight
     include_usage: bool = True  # stream_options; some gateways refuse it
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # preflight finds which
     headers: dict[str, str] = Field(default_factory=dict)  # OpenAI-Organization, ..; never a key

@@ -42,7 +42,9 @@ CLEAN_DOUBLES_S, CLEAN_DOUBLINGS, GROW_MOST_PER_S = 3.0, 5.0, 0.2  # growth in c
 ELASTIC = 0.06  # tokens/s must grow by so much of what in flight grows, or growing buys latency alone
 BINDS, FILLED = 0.8, 0.9  # of the limit in flight: below, it is not in use; from there, a step of startup is complete
 REJECTED_CUT, TIMEOUT_CUT, AFTER_OUTAGE = 0.8, 0.8, 0.5
-UNHELPED = 2  # cuts for a collapse without any effect: a quarter of the level is no better than all of it
+# A cut for a collapse that did not help was to a level that never ran well: the next is deeper. After three that did
+# not, half of the level is no better than all of it.
+UNHELPED, DEEPER_CUT = 3, 0.7
 SUSPECT_LEFT, RESTORED = 0.97, 0.96  # of the level at which a collapse was seen
 ILL_SHARE = 0.6  # of the attempts of the last two seconds, with no answer among them
 STALL_LEAST_S, STALL_GAPS, GAP_MEMORY_S = 2.0, 4.0, 300.0
@@ -203,9 +205,10 @@ class ProgressLaw:
     def _cut_collapse(self, beat: Beat) -> LimitChange | None:
         state = self.state
         level = min(float(beat.in_flight), state.limit)
-        self._unhelped += 1
         state.ceiling.note(level, at=state.elapsed_s)
-        state.good = min(max(state.good, CUT_MOST * state.limit), CUT_LEAST * state.limit)
+        most = DEEPER_CUT if self._unhelped else CUT_LEAST
+        self._unhelped += 1
+        state.good = min(max(state.good, CUT_MOST * state.limit), most * state.limit)
         self._shortfall.forget()
         change = self._cut(state.good, "collapse")
         self._suspect = level

@@ -63,7 +63,9 @@ class Endpoint:
         self._read_key = partial(read_api_key, config.api_key_env, base_url=base_url, environ=environ)
         self._keys: tuple[str, ...] = (self._read_key(),)  # the one in use, and the one before it
         self._max_bytes = config.max_response_bytes
-        self._body = _request_body(config, sampling, model)
+        self._body = _request_body(config, sampling, model, is_streamed=config.stream != "none")
+        #: of requests into which nobody looks
+        self._unwatched = _request_body(config, sampling, model, is_streamed=config.stream == "all")
         self._client = AsyncOpenAI(
             api_key=self._keys[0],
             base_url=base_url,
@@ -83,11 +85,12 @@ class Endpoint:
         """Make one attempt and return its answer, timed from the moment the request goes to a connection.
 
         trace: value of the header X-Evalpipe, None to send none. deadline_s: wall clock, for the whole attempt.
+        progress: told how the stream comes along; without it, and where a sample is streamed, the answer comes whole.
         Raises an EndpointError, of the class endpoint/failures.py gives it, and nothing else (cancellation passes).
         """
         prompts = [text for message in request.messages if (text := message.get("content"))]
         attempt = Attempt(hide=(*self._keys, *prompts), progress=progress, on_quota=self._on_quota)
-        body = {**self._body, "messages": request.messages}
+        body = {**(self._body if progress is not None else self._unwatched), "messages": request.messages}
         headers = self._key_headers() | ({"X-Evalpipe": trace} if trace else {})
         token = current.set(attempt)
         try:
@@ -220,7 +223,7 @@ def _parse(data: bytes, what: str) -> object:
         raise make("bad_body", f"not JSON: {what or 'a body without content type'}, {len(data)} bytes") from None
 
 
-def _request_body(config: EndpointConfig, sampling: SamplingConfig, model: str) -> dict[str, Any]:
+def _request_body(config: EndpointConfig, sampling: SamplingConfig, model: str, *, is_streamed: bool) -> dict[str, Any]:
     """Return all of the request but its messages. extra_body wins over the other settings; a null removes one."""
     body: dict[str, Any] = {
         "model": model,
@@ -230,7 +233,7 @@ def _request_body(config: EndpointConfig, sampling: SamplingConfig, model: str) 
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
         **sampling.extra_body,
-        "stream": config.stream == "all",
+        "stream": is_streamed,
     }
     if body["stream"] and config.include_usage:
         body["stream_options"] = {"include_usage": True}

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from evalpipe.config import Config
 from evalpipe.control.lease import Lease, Permit, Report
 from evalpipe.control.retry import RetryPolicy
+from evalpipe.control.streams import is_in_sample
 from evalpipe.endpoint.client import Endpoint, derive_deadline
 from evalpipe.errors import DataError, EndpointError, EvalPipeError, Failure
 from evalpipe.prompt import Prompter, estimate_tokens
@@ -83,6 +84,7 @@ class WorkerLoop:
             cap=spec.cap,
             on_quota=self._gate.hear,
         )
+        self._sampling = random.Random(f"{spec.writer}/{spec.name}/{spec.incarnation}/stream")
         self._prompter, self._judge = Prompter(config.prompt), Judge(config.scorer)
         self._triage = Triage(
             retry=RetryPolicy(max_attempts=config.endpoint.max_attempts),
@@ -277,11 +279,13 @@ class WorkerLoop:
 
     async def _send(self, task: Task, request: Request, sent: rows.Sent, ticket: Ticket) -> Completion | None:
         """Return the answer; None where there is none, and what follows from that is arranged."""
-        watch = self._observer.begin(estimate_tokens(request.prompt))
+        is_streamed = self._is_streamed(sent.permit)
+        watch = self._observer.begin(estimate_tokens(request.prompt), is_streamed=is_streamed)
+        progress = watch if is_streamed else None
         trace = self._trace_of(task, sent.permit) if self._trace else None
         deadline_s = self._triage.deadline_s(task, self._deadline_s)
         try:
-            completion = await self._sender.send(request, trace=trace, deadline_s=deadline_s, progress=watch)
+            completion = await self._sender.send(request, trace=trace, deadline_s=deadline_s, progress=progress)
         except EndpointError as error:
             self._observer.failed(watch, error.failure, sent.permit)
             self._outbox.add_attempt(rows.attempt(task, sent, error.failure, self._origin))
@@ -298,6 +302,10 @@ class WorkerLoop:
         self._outbox.add_attempt(rows.attempt(task, sent, completion, self._origin))
         self._tally.note_answer(completion)
         return completion
+
+    def _is_streamed(self, permit: Permit) -> bool:
+        stream = self._spec.config.endpoint.stream
+        return stream == "all" or (stream == "sample" and is_in_sample(permit.in_flight_at_send, self._sampling))
 
     def _on_failure(self, task: Task, request: Request, sent: rows.Sent, failure: Failure, verdict: Verdict) -> None:
         self._last_failure = failure

@@ -108,15 +108,16 @@ def test_nothing_grows_while_tokens_are_missing():
     assert feed.tick(share=1.5).reason == "grow"
 
 
-def test_cuts_that_do_not_help_end():
-    """Where a quarter of the level brings no more tokens than all of it, the server is slower: no cut to the floor."""
+def test_cuts_that_do_not_help_are_deeper_and_end():
+    """Where half of the level brings no more tokens than all of it, the server is slower: no cut to the floor."""
     feed = Feed()
     feed.ticks(20)
 
-    changes = [change for _ in range(100) if (change := feed.tick(share=0.1, begun=1)) is not None]
+    changes = feed.ticks(100, share=0.1, begun=1)
 
-    assert [change.reason for change in changes if change.new < change.old] == ["collapse"] * 2
-    assert feed.limit >= 10
+    cuts = [change.new / change.old for change in changes if change.reason == "collapse"]
+    assert cuts == [pytest.approx(cut, abs=0.01) for cut in (0.92, 0.7, 0.7)]
+    assert feed.limit >= 19
 
 
 def test_cruise_grows_faster_the_longer_nothing_is_stuck():
