@@ -24,8 +24,9 @@ Process = tuple[str, int]
 ROTATE_S = 1.0
 # Growth is lent out in steps: a jump of 100 into a short server queue is a burst of rejections even at the right level.
 GROWTH_STEP_S, GROWTH_STEP_SHARE, GROWTH_STEP_MIN = 0.25, 0.2, 8.0
-# 0.5 ms of controller time an exchange (measured 2026-11 on 2 shared cores), of which workers may take 20 % of a core.
-EXCHANGE_COST_S, CONTROLLER_SHARE = 0.0005, 0.2
+# Controller time an exchange, Ray's part included (benchmarks/controller.py: 0.49 ms with 256 workers, 2026-11, 2 busy
+# cores); all workers together may take 20 % of a core.
+EXCHANGE_COST_S, CONTROLLER_SHARE = 0.00055, 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,13 +239,13 @@ def test_few_permits_rotate_among_many_workers():
 
 
 def test_many_workers_stretch_the_interval():
-    """With 256 workers an exchange every 0.64 s keeps the controller at a fifth of a core."""
+    """With 256 workers an exchange every 0.7 s keeps the controller at a fifth of a core."""
     cluster = Cluster(limit=256, workers=256)
 
     for name in cluster.workers:
         cluster.exchange(name, want=4, now=0.0)
 
-    assert cluster.workers["w255"].lease.next_exchange_s == pytest.approx(0.64)
+    assert cluster.workers["w255"].lease.next_exchange_s == pytest.approx(0.704)
 
 
 class LeaseMachine(RuleBasedStateMachine):
