@@ -52,6 +52,9 @@ def run(
         float | None, typer.Option(metavar="N", help="Quota of the key, requests a minute. Default: found out.")
     ] = None,
     tpm: Annotated[float | None, typer.Option(metavar="N", help="The same, tokens a minute.")] = None,
+    capacity: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Result of `loadtest capacity`: upper bound and warm start.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: dataset-model-hash.")] = None,
     output: Annotated[
         str | None,
@@ -85,6 +88,11 @@ def run(
         "run.fail_on_error": fail_on_error,
         **parse_concurrency(concurrency),
     }
+    if capacity is not None:
+        from evalpipe.cli.capacity_file import capacity_flags
+
+        # what the user says of concurrency wins over the file
+        flags = capacity_flags(capacity) | {name: value for name, value in flags.items() if value is not None}
     loaded = _load(config, flags=flags, settings=settings)
     if concurrency is not None and not concurrency.isdecimal() and loaded.control.law == "fixed":
         loaded = _load(config, flags=flags | {"control.law": "auto"}, settings=settings)

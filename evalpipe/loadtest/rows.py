@@ -55,9 +55,14 @@ def make_point(
     )
 
 
-def traffic_of(client: Client, probe: Probe, planned: Sequence[float], sent: Sequence[float]) -> Client:
-    """Return the client with a look at its schedule and at what it sent, both ascending, inside the window."""
-    window, rate = probe.window, probe.level
+def traffic_of(
+    client: Client, probe: Probe, planned: Sequence[float], sent: Sequence[float], *, until: float
+) -> Client:
+    """Return the client with a look at its schedule and at what it sent, both ascending, inside the window.
+
+    until: where sending ended, if that was before the window did.
+    """
+    window, rate = Window(probe.window.start, min(probe.window.end, until)), probe.level
     return Client(
         client.cpu_share,
         client.lag_p99_s,

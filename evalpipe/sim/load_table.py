@@ -6,6 +6,7 @@ loadtest_published.py says how); the rates that its tokens imply are 22 and 26.7
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -36,19 +37,24 @@ class LoadRow:
     verdicts: tuple[str, ...]
 
 
-def load_table(seeds: tuple[int, ...] = (0, 1, 2)) -> list[LoadRow]:
+def load_table(seeds: Sequence[int] = (0, 1, 2)) -> list[LoadRow]:
     """Run every row with every seed; a second of CPU a seed."""
-    probes = [Probe("closed", users, CLOSED_WARMUP_S, WINDOW_S) for users in CLOSED]
-    probes += [Probe("open", rate, OPEN_WARMUP_S, WINDOW_S) for rate in OPEN]
-    benches = {seed: VirtualBench(profile("table")) for seed in seeds}
-    return [_row([benches[seed].run(_seeded(probe, seed)) for seed in seeds]) for probe in probes]
+    return [row_of(points) for points in zip(*map(_run, seeds), strict=True)]
 
 
-def _seeded(probe: Probe, seed: int) -> Probe:
-    return Probe(probe.loop, probe.level, probe.warmup_s, probe.duration_s, seed=seed)
+def probes(*, seed: int) -> list[Probe]:
+    """Return the rows as probes, in the order of the publication."""
+    closed = [Probe("closed", users, CLOSED_WARMUP_S, WINDOW_S, seed=seed) for users in CLOSED]
+    return closed + [Probe("open", rate, OPEN_WARMUP_S, WINDOW_S, seed=seed) for rate in OPEN]
 
 
-def _row(points: list[Point]) -> LoadRow:
+def _run(seed: int) -> list[Point]:
+    bench = VirtualBench(profile("table"))
+    return [bench.run(probe) for probe in probes(seed=seed)]
+
+
+def row_of(points: Sequence[Point]) -> LoadRow:
+    """Return one row of the table from what it measured with each seed."""
     rows = [point.measures for point in points]
     return LoadRow(
         loop=points[0].probe.loop,

@@ -75,7 +75,7 @@ def test_traffic_is_judged_inside_the_window():
     """What was due and what was sent, without the warm-up."""
     planned = OPEN.arrivals()
 
-    client = traffic_of(Client(cpu_share=0.3), OPEN, planned, [at + 0.001 for at in planned])
+    client = traffic_of(Client(cpu_share=0.3), OPEN, planned, [at + 0.001 for at in planned], until=70.0)
 
     assert client.cpu_share == 0.3
     assert client.planned is not None and client.sent is not None
