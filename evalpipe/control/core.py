@@ -16,7 +16,7 @@ from evalpipe.control.law import Evidence, Law, LimitChange
 from evalpipe.control.lease import Lease, LeaseBook, Process, Report
 from evalpipe.control.observation import Observation, Outcome, merge
 from evalpipe.control.pacer import Pacer
-from evalpipe.control.pacing import QuotaWatch
+from evalpipe.control.pacing import Moment, QuotaWatch
 from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.control.work import GradientMeter
 
@@ -195,9 +195,8 @@ class ControlCore:
         if self.pacer is None or self._quota_watch is None:
             return observation
         self._since.is_paced |= self.pacer.is_holding
-        seen, change = self._quota_watch.sift(
-            observation, self.law, gradient=self.meter.gradient, interval_s=self._interval_s, now=now
-        )
+        moment = Moment(now, self._interval_s, self.meter.gradient)
+        seen, change = self._quota_watch.sift(observation, self.law, moment)
         self._note(change, observation, now)
         return seen
 

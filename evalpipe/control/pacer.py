@@ -147,6 +147,7 @@ class Pacer:
                 self._requests_told.hear(told.requests, now=now)
             if told.tokens is not None:
                 self._tokens_told.hear(told.tokens, now=now)
+            self._bound_found(now)
 
     def on_refused(self, samples: Sequence[Sample], *, now: float) -> None:
         """Count requests that were refused, whatever for."""

@@ -55,7 +55,8 @@ class Worker:
 
 
 def answers(count: int, *, rtt_s: float = 1.0, limit: int = 10) -> tuple[Sample, ...]:
-    return (Sample(Outcome.OK, rtt_s, prompt_tokens=100, output_tokens=100, limit=limit),) * count
+    sample = Sample(Outcome.OK, rtt_s, prompt_tokens=100, output_tokens=100, limit=limit, in_flight_at_send=limit)
+    return (sample,) * count
 
 
 def drops(count: int, *, epoch: int = 0) -> tuple[Sample, ...]:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from evalpipe.control.build import build_law
+from evalpipe.control.lease import CONTROLLER_SHARE, EXCHANGE_COST_S
 from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.sim.course import Course
-from evalpipe.sim.engine import ServerModel
-from evalpipe.sim.manners import Advice
+from evalpipe.sim.engine import Job, Rejection, ServerModel
+from evalpipe.sim.manners import Advice, Burst
 from evalpipe.sim.profiles import profile
 from evalpipe.sim.quota import QuotaParams
 from evalpipe.sim.virtual import run_virtual
 from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
+from evalpipe.sim.wrapped import Wrapped
 
 JOBS = 1_500
 BUCKET, WINDOW = QuotaParams(rpm=300), QuotaParams(rpm=300, window="fixed")
 TOKENS = QuotaParams(tpm=200_000)
+
+
+class Noted(Wrapped):
+    """A server that notes when each request came and whether it was refused."""
+
+    def __init__(self, model: ServerModel) -> None:
+        super().__init__(model)
+        self.arrivals: list[tuple[float, bool]] = []
+
+    def submit(self, job: Job, *, now: float) -> Rejection | None:
+        rejection = super().submit(job, now=now)
+        self.arrivals.append((now, rejection is not None))
+        return rejection
 
 
 @cache
@@ -99,3 +115,18 @@ def test_it_is_bound_by_its_quota():
     ticks = run(server=BUCKET).ticks
 
     assert sum(tick.is_paced for tick in ticks) > 0.8 * len(ticks)
+
+
+@pytest.mark.parametrize("workers", [4, 64])
+def test_all_workers_brake_within_two_exchanges(workers: int):
+    """From the first refusal on, a server refuses all: two exchanges later nothing comes but single probes."""
+    course = Course("burst", profile("vllm", slots=128), 1_000)
+    server = Noted(Burst(at_s=3.0, count=1_000).around(course.server(0)))
+    setup = VirtualSetup(workers=workers, horizon_s=10.0)
+    run_virtual(build_law("fixed", start=100), server, course.draw(0), setup=setup)
+
+    first = next(at for at, is_refused in server.arrivals if is_refused)
+    exchange_s = max(0.1, workers * EXCHANGE_COST_S / CONTROLLER_SHARE)
+    late = [at for at, is_refused in server.arrivals if is_refused and at > first + 2 * exchange_s]
+    assert 2 <= len(late) <= 6
+    assert all(after - before > 2 * exchange_s for before, after in itertools.pairwise(late))
