@@ -43,6 +43,7 @@ class Common:
         int | None, typer.Option(help="Length of answers, where the server obeys. Default: as it likes.", min=1)
     ] = None
     most_in_flight: Annotated[int, typer.Option(help="More in flight ends a row as overloaded.", min=1)] = 2_000
+    workers: Annotated[int, typer.Option(help="Sender processes: 1 is this one, more are on Ray.", min=1)] = 1
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FOLDER", help="Default: EVALPIPE_RUNS, else runs/.")
     ] = None
@@ -81,6 +82,7 @@ class Common:
             from_dataset=self.dataset is not None,
             output_tokens=self.output_tokens,
             most_in_flight=self.most_in_flight,
+            workers=self.workers,
             name=self.name,
         )
 

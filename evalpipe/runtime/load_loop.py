@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from evalpipe.control.lease import Permit
 from evalpipe.errors import EndpointError
-from evalpipe.loadtest.records import OK, UNFINISHED, LoadRun, Request, ServerSample
+from evalpipe.loadtest.records import OK, UNFINISHED, LoadRun, Request
 from evalpipe.records import Completion
 from evalpipe.records import Request as Prompt
 from evalpipe.runtime.load_prompts import Prompts
@@ -22,7 +22,6 @@ from evalpipe.runtime.schedule import Exhausted
 
 TICK_S = 0.05
 STOP_EVERY_S = 5.0
-SAMPLE_S = 1.0
 ENDING_S = 1.0  # for requests that are cancelled to end
 
 
@@ -118,7 +117,7 @@ class Bounds:
 
 
 class LoadLoop:
-    """Runs one test. look: reads the server's counters at an instant after zero_at; None where it has none."""
+    """Runs one test. zero_at: the instant that the gate's times count from."""
 
     def __init__(
         self,
@@ -126,14 +125,11 @@ class LoadLoop:
         prompts: Prompts,
         *,
         zero_at: float,
-        look: Callable[[float], Awaitable[ServerSample | None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sender, self._prompts, self._look, self._clock = sender, prompts, look, clock
-        self._zero_at = zero_at
+        self._sender, self._prompts, self._clock, self._zero_at = sender, prompts, clock, zero_at
         self._flights: list[Flight] = []
         self._running: set[asyncio.Task[None]] = set()
-        self._samples: list[ServerSample] = []
         self._lags: list[float] = []
 
     @property
@@ -148,15 +144,14 @@ class LoadLoop:
         """Send what the gate permits until a bound ends it; return every request, those unfinished too."""
         cpu_s, began_at = time.process_time(), self._clock()
         sending = asyncio.create_task(self._send_all(gate, bounds))
-        looking = asyncio.create_task(self._look_on())
         is_interrupted = await self._watch(bounds)
         sent_until, is_flooded = min(self.now, bounds.until_s), self.in_flight > bounds.most_in_flight
         share = (time.process_time() - cpu_s) / max(self._clock() - began_at, 1e-9)
         await _end(sending)
         await self._drain(0.0 if is_flooded or is_interrupted else bounds.drain_s, bounds)
-        await _end(looking, *self._running)
+        await _end(*self._running)
         requests = [flight.freeze(self._zero_at) for flight in self._flights]
-        return LoadRun(requests, self._samples, sent_until, self.now, is_flooded), Health(share, self._lags)
+        return LoadRun(requests, (), sent_until, self.now, is_flooded), Health(share, self._lags)
 
     async def _watch(self, bounds: Bounds) -> bool:
         """Wait for the end of sending, measuring the lateness of the loop; return whether we were interrupted."""
@@ -202,13 +197,6 @@ class LoadLoop:
             await asyncio.sleep(bounds.failed_wait_s)
         finally:
             gate.give_back()
-
-    async def _look_on(self) -> None:
-        while self._look is not None:
-            sample = await self._look(self.now)
-            if sample is not None:
-                self._samples.append(sample)
-            await asyncio.sleep(SAMPLE_S)
 
     def _is_certain(self, bounds: Bounds) -> bool:
         requests = [flight.freeze(self._zero_at, with_chunks=False) for flight in list(self._flights)]

@@ -7,6 +7,7 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from evalpipe.config import Config, SamplingConfig
 from evalpipe.data import open_dataset
@@ -16,7 +17,8 @@ from evalpipe.loadtest.arrivals import ArrivalKind
 from evalpipe.loadtest.probe import Point
 from evalpipe.loadtest.records import Request
 from evalpipe.loadtest.slo import Slo
-from evalpipe.runtime.load_bench import LoadBench
+from evalpipe.runtime.load_bench import BenchSettings, LoadBench
+from evalpipe.runtime.load_crew import Crew
 from evalpipe.runtime.load_files import LoadFiles
 from evalpipe.runtime.load_prompts import MadeUp, Prompts, from_dataset
 from evalpipe.runtime.place import output_of
@@ -32,6 +34,7 @@ class LoadSettings:
     """What is asked, and of how much. prompt_tokens, prompt_sigma: of made-up prompts; from_dataset: of the config's.
 
     output_tokens: so many where the server can be made to; None: as the model likes, at most sampling.max_tokens.
+    workers: 1 sends from this process, more from so many on Ray.
     """
 
     slo: Slo
@@ -42,6 +45,7 @@ class LoadSettings:
     from_dataset: bool = False
     output_tokens: int | None = None
     most_in_flight: int = 2_000
+    workers: int = 1
     name: str | None = None
 
 
@@ -75,19 +79,21 @@ def open_load_test(config: Config, settings: LoadSettings, *, on_row: Callable[[
         looked = look(endpoint, config.sampling)
         name = settings.name or f"loadtest-{re.sub(r'[^A-Za-z0-9._-]+', '-', looked.model)[:80].strip('-.')}"
         files = LoadFiles(output_of(config), name)
-        signals = stack.enter_context(StopSignals())
+        if settings.workers > 1:
+            _join_ray(config.run.ray_address, stack)
+        signals = stack.enter_context(StopSignals())  # after Ray, which sets handlers of its own
 
         def keep(point: Point, requests: Sequence[Request]) -> None:
             files.add(point, requests)
             on_row(point)
 
+        sampling = forced(config.sampling, settings.output_tokens, looked)
+        cap = settings.most_in_flight
         bench = LoadBench(
-            config.model_copy(update={"sampling": forced(config.sampling, settings.output_tokens, looked)}),
             looked,
             prompts,
-            slo=settings.slo,
-            arrivals=settings.arrivals,
-            most_in_flight=settings.most_in_flight,
+            BenchSettings(settings.slo, sampling, settings.arrivals, cap),
+            make_crew=None if settings.workers == 1 else partial(_ray_crew, looked, sampling, cap, settings.workers),
             on_row=keep,
             is_interrupted=lambda: signals.received is not None,
         )
@@ -119,7 +125,22 @@ def allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
+def _join_ray(address: str | None, stack: ExitStack) -> None:
+    from evalpipe.runtime import fleet  # ray takes a second to import
+
+    if fleet.connect(address):
+        stack.callback(fleet.disconnect)
+
+
+def _ray_crew(looked: Preflight, sampling: SamplingConfig, cap: int, workers: int) -> Crew:
+    from evalpipe.runtime.load_ray import RayCrew
+
+    return RayCrew(looked, sampling, cap=cap, workers=workers)
+
+
 def _prompts(config: Config, settings: LoadSettings, stack: ExitStack) -> Prompts:
+    if settings.from_dataset and settings.workers > 1:
+        raise ConfigError("--dataset needs --workers 1: the dataset is open in this process only")
     if settings.from_dataset:
         return from_dataset(stack.enter_context(open_dataset(config.dataset)), config)
     if settings.prompt_tokens < 1 or settings.prompt_sigma < 0:

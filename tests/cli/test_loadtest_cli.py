@@ -53,7 +53,7 @@ def test_closed_tells_requests_a_second_beside_the_users(tmp_path: Path):
 
 @pytest.mark.network
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path):
-    """Interrupted in its second row: exit 130, both rows stored, the second cut short."""
+    """Interrupted once its first row is there: exit 130, that row stored, and the second as far as it had come."""
     command = [sys.executable, "-c", START, "open", "--rate", "5,6", "--warmup", "0", "--duration", "3"]
     process = subprocess.Popen(
         [*command, "-o", str(tmp_path), *QUICK, "--display", "json"],
@@ -69,10 +69,11 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path):
     assert process.returncode == 130, complaints
     assert first["request_rate"] == 5.0
     body = json.loads((tmp_path / "loadtest-sim/result.json").read_text())
-    assert [row["request_rate"] for row in body["points"]] == [5.0, 6.0]
+    assert [row["request_rate"] for row in body["points"]] in ([5.0], [5.0, 6.0])
+    assert body["points"][0]["duration"] == 3
+    assert all(row["duration"] < 3 for row in body["points"][1:])
     assert body["stopped"] == "stopped by a signal"
-    assert body["points"][1]["duration"] < 3
-    assert "2 rows are kept" in complaints
+    assert f"{len(body['points'])} rows are kept" in complaints
 
 
 @pytest.mark.parametrize(

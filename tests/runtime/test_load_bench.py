@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -16,7 +17,8 @@ from evalpipe.errors import ConfigError, RunFatal
 from evalpipe.loadtest.probe import Point, Probe
 from evalpipe.loadtest.slo import Slo
 from evalpipe.loadtest.verdict import Verdict
-from evalpipe.runtime.load_bench import Interrupted, LoadBench
+from evalpipe.records import Request
+from evalpipe.runtime.load_bench import BenchSettings, Interrupted, LoadBench
 from evalpipe.runtime.load_files import LoadFiles
 from evalpipe.runtime.load_prompts import MadeUp
 from evalpipe.runtime.load_test import allow_files, forced
@@ -25,13 +27,14 @@ from evalpipe.sim.process import SimServer
 
 #: Answers after some 0.2 s: 30 tokens at 5 ms and more.
 OPTIONS = {"median": 30.0, "sigma": 0.0, "step_s": 0.005}
+SETTINGS = BenchSettings(Slo(), SamplingConfig())
 OPEN = Probe("open", 20.0, warmup_s=0.5, duration_s=3.0, seed=3)
 CLOSED = Probe("closed", 4, warmup_s=0.5, duration_s=2.0, stagger_s=0.4)
 
 
 def bench(server: SimServer, **given) -> LoadBench:
     config = load_config(flags={"endpoint.base_url": server.base_url}, environ={})
-    return LoadBench(config, look(config.endpoint, config.sampling), MadeUp(64), slo=Slo(), **given)
+    return LoadBench(look(config.endpoint, config.sampling), MadeUp(64), SETTINGS, **given)
 
 
 @pytest.mark.network
@@ -118,11 +121,9 @@ def test_a_hanging_server_is_down_not_a_hang():
         looked = Preflight(server.base_url, "sim", ("sim",), True, "none", (), config.endpoint)
         with (
             LoadBench(
-                config,
                 looked,
                 MadeUp(64),
-                slo=Slo(),
-                most_in_flight=30,
+                replace(SETTINGS, most_in_flight=30),
                 on_row=lambda point, requests: rows.append(point),
             ) as running,
             pytest.raises(RunFatal, match="unanswered"),
@@ -160,3 +161,30 @@ def test_more_files_than_the_system_allows_are_refused():
     """Told before the test, with what would do."""
     with pytest.raises(ConfigError, match="lower --most-in-flight"):
         allow_files(10**12)
+
+
+@dataclass(frozen=True)
+class Tokenising:
+    """Prompts that cost the client 40 ms of CPU each, as counting a long history does."""
+
+    prompts: MadeUp
+
+    def __call__(self, number: int) -> Request:
+        until = time.process_time() + 0.04
+        while time.process_time() < until:
+            pass
+        return self.prompts(number)
+
+
+@pytest.mark.network
+def test_a_slowed_client_is_flagged_not_reported_as_a_slow_server():
+    """Twenty requests a second of 40 ms each on the sending side: the row is invalid, and says why."""
+    with SimServer("vllm", options=OPTIONS) as server:
+        config = load_config(flags={"endpoint.base_url": server.base_url}, environ={})
+        looked = look(config.endpoint, config.sampling)
+        with LoadBench(looked, Tokenising(MadeUp(64)), SETTINGS) as running:
+            row = running.run(OPEN)
+
+    assert row.verdict is Verdict.INVALID
+    assert any("sent late" in note for note in row.notes)
+    assert row.measures.ttft.seconds(99.0) > row.measures.ttft_sent.seconds(99.0)

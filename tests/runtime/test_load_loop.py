@@ -10,7 +10,7 @@ import pytest
 from jumpy import run_virtual
 
 from evalpipe.endpoint.failures import make
-from evalpipe.loadtest.records import LoadRun, ServerSample
+from evalpipe.loadtest.records import LoadRun
 from evalpipe.records import Completion, Status
 from evalpipe.runtime.load_loop import Bounds, Health, LoadLoop
 from evalpipe.runtime.load_prompts import MadeUp
@@ -48,13 +48,13 @@ class Server:
 
 
 def ran(
-    *, instants: list[float] | None = None, users: int = 0, bounds: Bounds = BOUNDS, look=None, **server
+    *, instants: list[float] | None = None, users: int = 0, bounds: Bounds = BOUNDS, **server
 ) -> tuple[LoadRun, Health]:
     async def main(clock):
         zero_at = clock()
         if "fails_after" in server:
             server["fails_after"] += zero_at
-        loop = LoadLoop(Server(clock, **server), MadeUp(16), zero_at=zero_at, look=look, clock=clock)
+        loop = LoadLoop(Server(clock, **server), MadeUp(16), zero_at=zero_at, clock=clock)
         if instants is not None:
             return await loop.run(ScheduleGate(instants, zero_at=zero_at, clock=clock), bounds)
         return await loop.run(UsersGate([0.0] * users, zero_at=zero_at, clock=clock), bounds)
@@ -137,17 +137,6 @@ def test_an_interrupt_ends_it_at_once_and_keeps_what_there_is():
     assert run.ended_at == pytest.approx(run.sent_until, abs=0.1)
     assert [request.kind for request in run.requests[:2]] == ["ok", "ok"]
     assert run.requests[-1].kind == "unfinished"
-
-
-def test_the_servers_counters_are_read_each_second():
-    """From the first moment to the end of the drain."""
-
-    async def look(at: float) -> ServerSample:
-        return ServerSample(at, 1, 0)
-
-    run, _ = ran(instants=[1.0], look=look)
-
-    assert [round(sample.at) for sample in run.samples] == [0, 1, 2, 3, 4]
 
 
 def test_prompts_differ_and_have_their_length():
