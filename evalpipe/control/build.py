@@ -14,9 +14,11 @@ from evalpipe.control.aimd import AimdLaw, AimdPublishedLaw
 from evalpipe.control.bbr import BbrPublishedLaw
 from evalpipe.control.fixed import FixedLaw
 from evalpipe.control.gradient import GradientLaw
+from evalpipe.control.gradient2 import Gradient2Law
 from evalpipe.control.gradient_published import GradientPublishedLaw
 from evalpipe.control.law import Bounds, Law, LawState
 from evalpipe.control.progress import ProgressLaw
+from evalpipe.control.regress import RegressLaw
 from evalpipe.errors import ConfigError, StateError
 
 AUTO = "auto"
@@ -59,8 +61,10 @@ RECIPES: Mapping[str, Recipe] = {
     "bbr-published": Recipe(BbrPublishedLaw, start=20.0, min_limit=5.0, max_limit=200.0),
     "fixed": Recipe(FixedLaw),
     "gradient": Recipe(GradientLaw),
+    "gradient2": Recipe(Gradient2Law, start=20.0, min_limit=20.0, max_limit=200.0),
     "gradient-published": Recipe(GradientPublishedLaw, start=16.0, min_limit=2.0, max_limit=128.0),
     "progress": Recipe(ProgressLaw, start=2.0, max_limit=1024.0),
+    "regress": Recipe(RegressLaw, max_limit=1024.0),
 }
 LAW_NAMES = (AUTO, *RECIPES)
 
