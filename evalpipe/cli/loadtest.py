@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from evalpipe.cli.loadtest_options import Common, with_common
-from evalpipe.errors import ConfigError
+from evalpipe.errors import ConfigError, EvalPipeError
 
 if TYPE_CHECKING:
     from evalpipe.loadtest.calibrate import Twin
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from evalpipe.runtime.load_test import LoadTest
 
 T = TypeVar("T")
-DISPLAYS = ("plain", "json", "none")
 
 app = typer.Typer(help="What a server can carry: closed loop, open loop, knee and capacity.", no_args_is_help=True)
 
@@ -82,7 +82,7 @@ def sweep(
 @with_common
 def capacity(
     common: Common,
-    quick: Annotated[bool, typer.Option("--quick", help="Five minutes: the knee to 10 %, nothing confirmed.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Six minutes: the knee to 10 %, nothing confirmed.")] = False,
 ) -> None:
     """The rate and the requests in flight to promise: ladder, bracket, probes, confirmation, recovery; half an hour."""
     from evalpipe.loadtest.capacity import Plan
@@ -138,23 +138,25 @@ def _fitted(twin: Twin) -> Conclusion:
 
 def _execute(common: Common, procedure: Generator[Probe, Point, T], conclude: Callable[[T], Conclusion]) -> None:
     """Carry the procedure out, show and store each row, leave with the exit code; Ctrl-C keeps the rows there are."""
-    from evalpipe.errors import RunFatal
+    from evalpipe.cli.loadtest_display import make_load_display
     from evalpipe.loadtest.search import carry_out
-    from evalpipe.report.loadtest import LEGEND
     from evalpipe.runtime.load_bench import Interrupted
     from evalpipe.runtime.load_test import open_load_test
 
-    show = _shower(common.display)
+    display = make_load_display(common.display)
     points: list[Point] = []
 
     def on_row(point: Point) -> None:
         points.append(point)
-        show(point)
+        display.row(point)
 
-    with open_load_test(common.config(), common.load_settings(), on_row=on_row) as test:
+    with (
+        closing(display),
+        open_load_test(common.config(), common.load_settings(), on_probe=display.begin, on_row=on_row) as test,
+    ):
         try:
             found = conclude(carry_out(procedure, test.bench.run))
-        except (Interrupted, RunFatal, ConfigError) as stopped:
+        except (Interrupted, EvalPipeError) as stopped:
             rows = _rows_only(points)
             test.files.finish({**rows.body, "stopped": str(stopped)}, _page(test, points, rows))
             print(f"{len(points)} rows are kept: {test.files.url}", file=sys.stderr)
@@ -162,11 +164,20 @@ def _execute(common: Common, procedure: Generator[Probe, Point, T], conclude: Ca
                 raise typer.Exit(test.signals.exit_code) from None
             raise
         test.files.finish(found.body, _page(test, points, found))
-    if common.as_json:
+    _conclude(common, found, url=test.files.url)
+
+
+def _conclude(common: Common, found: Conclusion, *, url: str) -> None:
+    """Print the end of a test: a last JSON line, the whole result as JSON, or words."""
+    from evalpipe.report.loadtest import LEGEND
+
+    if common.display == "json":
+        print(json.dumps({"event": "result", **found.body}))
+    elif common.as_json:
         print(json.dumps(found.body, indent=2))
     else:
         print("\n".join([*([] if common.display == "none" else LEGEND), *([found.text] if found.text else [])]))
-        print(f"results: {test.files.url}/result.json  page: {test.files.url}/report.html")
+        print(f"results: {url}/result.json  page: {url}/report.html")
 
 
 def _page(test: LoadTest, points: list[Point], found: Conclusion) -> str:
@@ -174,20 +185,6 @@ def _page(test: LoadTest, points: list[Point], found: Conclusion) -> str:
 
     title = f"{test.looked.model} at {test.looked.base_url}"
     return render(LoadPage(title, points, test.slo, found.knee, found.capacity))
-
-
-def _shower(display: str) -> Callable[[Point], None]:
-    """Return what shows a row: on stderr as text, on stdout as one JSON object a line, or nowhere."""
-    from evalpipe.report.loadtest import header, row
-
-    if display not in DISPLAYS:
-        raise ConfigError(f"--display must be one of {', '.join(DISPLAYS)}, got {display!r}")
-    if display == "plain":
-        print(header(), file=sys.stderr, flush=True)
-        return lambda point: print(row(point), file=sys.stderr, flush=True)
-    if display == "json":
-        return lambda point: print(json.dumps({"event": "row", **point.to_dict()}), flush=True)
-    return lambda point: None
 
 
 def _numbers(text: str, *, flag: str) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from evalpipe.cli.run import AsJson, Debug, Settings
+from evalpipe.cli.run import AsJson, Debug, DisplayKind, Settings
 from evalpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Common:
     ] = None
     name: Annotated[str | None, typer.Option(help="Name of the folder. Default: loadtest-MODEL.")] = None
     settings: Settings = None
-    display: Annotated[str, typer.Option(metavar="plain|json|none", help="How rows are shown meanwhile.")] = "plain"
+    display: DisplayKind = None
     as_json: AsJson = False
     debug: Debug = False
 

@@ -52,13 +52,22 @@ class Twin:
 
 
 def calibrate(*, prompt_tokens: int, seed: int, most_users: int = 256) -> Generator[Probe, Point, Twin]:
-    """Ask for a lone user with short and with long prompts, then for the ladder. prompt_tokens: of the test."""
+    """Ask for a lone user with short and with long prompts, then for the ladder. prompt_tokens: of the test.
+
+    Raises ConfigError when the client was late in too many rows for a fit: those are not used.
+    """
     short = max(round(SHORT * prompt_tokens), 8)
     lone = []
     for tokens in (short, prompt_tokens):
         lone.append((yield Probe("closed", 1, LONE_WARMUP_S, LONE_S, seed=seed, prompt_tokens=tokens)))
     rungs = yield from climb(seed=seed, most_users=most_users)
-    return fit([point.measures for point in lone], [point.measures for point in rungs])
+    late = [point for point in [*lone, *rungs] if not point.is_usable]
+    try:
+        return fit(*([p.measures for p in points if p.is_usable] for points in (lone, rungs)))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; rows not used, for {late[0].notes[0]}: {len(late)}" if late else str(error)
+        ) from None
 
 
 def fit(lone: Sequence[Measures], rungs: Sequence[Measures]) -> Twin:

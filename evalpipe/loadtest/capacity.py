@@ -22,6 +22,7 @@ MOST_BRACKET = 2.0  # a server that carries twice its closed-loop ceiling was no
 MOST_INVALID = 3  # rows in a row before the client is given up
 LOWER = 0.7  # of the lowest rate, while none passes
 LEAST_BRACKET = 0.01
+QUICK_S = 30.0
 RESOLUTION = 0.015  # of the rate: a finer bracket is noise
 CONFIRM_SEEDS = 3
 STEP_DOWN = 0.02
@@ -34,9 +35,10 @@ CAP_HEADROOM = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to look. quick: ladder and bracket only, good to 10 % in five minutes; nothing is confirmed.
+    """How long to look; seconds. quick: ladder and shorter brackets only, good to 10 % in six minutes, not confirmed.
 
-    rates: (lowest, highest) in requests/s in place of a ladder. most_probes: inside the bracket.
+    bracket_s, probe_s, confirm_s: windows of the rows; probes end earlier once certain. confirm_requests: a confirming
+    row is long enough for so many. most_probes: inside the bracket. most_users: of the ladder.
     """
 
     slo: Slo
@@ -118,15 +120,16 @@ def bracket(plan: Plan, ceiling: float) -> Generator[Probe, Point, list[Point]]:
     while shares[-1] < MOST_BRACKET:
         shares.append(shares[-1] * 1.15)
     points: list[Point] = []
+    seconds = min(plan.bracket_s, QUICK_S) if plan.quick else plan.bracket_s
     for share in shares:
-        points.append((yield _open(plan, share * ceiling, plan.bracket_s, number=len(points))))
+        points.append((yield _open(plan, share * ceiling, seconds, number=len(points))))
         if points[-1].is_usable and not is_good(points[-1], plan.slo):
             break
         if len(points) == MOST_INVALID:
             _refuse_all_invalid(points)
     share = shares[0] * LOWER
     while share > LEAST_BRACKET and not any(is_good(point, plan.slo) for point in points if point.is_usable):
-        points.append((yield _open(plan, share * ceiling, plan.bracket_s, number=len(points))))
+        points.append((yield _open(plan, share * ceiling, seconds, number=len(points))))
         share *= LOWER
     return points
 
@@ -156,6 +159,8 @@ def confirm(plan: Plan, points: Sequence[Point]) -> Generator[Probe, Point, tupl
         duration_s = max(plan.confirm_s, plan.confirm_requests / rate)
         for number in range(CONFIRM_SEEDS):
             tried.append((yield _near(plan, rate, duration_s, number=40 + 10 * step + number)))
+            if not tried[-1].is_usable:
+                return False, tried  # a late client confirms nothing, and says nothing against the rate
             if not is_good(tried[-1], plan.slo):
                 break
         else:
@@ -206,6 +211,8 @@ def _recovery_probe(plan: Plan, knee: Knee) -> Probe:
 def _recommend(
     plan: Plan, ceiling: Ceiling, knee: Knee, points: Sequence[Point], *, is_confirmed: bool, recovered: Point | None
 ) -> Capacity:
+    points = [*points, *([recovered] if recovered else [])]
+    recovered = recovered if recovered is not None and recovered.is_usable else None
     recovery_s = None if recovered is None else recovered.recovery_s
     has_hysteresis = recovered is not None and (recovery_s is None or recovery_s > SLOW_RECOVERY_S)
     factor = FACTOR_CLIFF if knee.kind == "cliff" or has_hysteresis else FACTOR_SMOOTH if recovered else FACTOR
@@ -222,7 +229,7 @@ def _recommend(
         is_confirmed=is_confirmed,
         has_hysteresis=has_hysteresis,
         recovery_s=recovery_s,
-        points=[*points, *([recovered] if recovered else [])],
+        points=points,
     )
 
 

@@ -39,8 +39,8 @@ def climb(*, seed: int, most_users: int = MOST_USERS) -> Generator[Probe, Point,
         point = yield Probe("closed", users, 2 * e2e_s, duration_s, seed=seed, stagger_s=e2e_s)
         if point.measures.completed == 0 or point.measures.error_share > 0.5:
             break
-        best = max((rung.measures.requests_per_s for rung in rungs), default=0.0)
-        is_flat = point.measures.requests_per_s < MIN_GAIN * best
+        best = max((rung.measures.requests_per_s for rung in rungs if rung.is_usable), default=0.0)
+        is_flat = point.is_usable and point.measures.requests_per_s < MIN_GAIN * best
         rungs.append(point)
         e2e_s = users / point.measures.requests_per_s * 1.5  # by Little's law, and the next rung is slower
         users *= 2
@@ -48,7 +48,8 @@ def climb(*, seed: int, most_users: int = MOST_USERS) -> Generator[Probe, Point,
 
 
 def ceiling_of(rungs: Sequence[Point]) -> Ceiling:
-    """Return what the rungs say together; at least one."""
+    """Return what the usable rungs say together, or all of them where none is; at least one."""
+    rungs = [rung for rung in rungs if rung.is_usable] or rungs
     best = max(rung.measures.requests_per_s for rung in rungs)
     first = next(rung for rung in rungs if rung.measures.requests_per_s * MIN_GAIN >= best)
     step_s, per_user_s = step_times(rungs)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from evalpipe.loadtest.calibrate import Twin
 from evalpipe.loadtest.capacity import Capacity
 from evalpipe.loadtest.knee import Estimate, Knee
-from evalpipe.loadtest.probe import Point
+from evalpipe.loadtest.probe import Point, Probe
 
 LABEL_WIDTH = 14
 HEADER = ("req/s", "tok/s", "TTFT P50", "P99", "sent P99", "TPOT P99", "E2E P99", "in flight", "errors", "preempt")
@@ -30,12 +30,11 @@ def row(point: Point) -> str:
 
 
 def label(point: Point) -> str:
-    probe = point.probe
+    return probe_label(point.probe)
+
+
+def probe_label(probe: Probe) -> str:
     return f"closed {probe.level:.0f}" if probe.loop == "closed" else f"open {probe.level:.2f}/s"
-
-
-def format_points(points: Sequence[Point]) -> str:
-    return "\n".join([header(), *map(row, points), *LEGEND])
 
 
 def format_capacity(found: Capacity) -> str:

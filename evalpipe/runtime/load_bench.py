@@ -50,7 +50,8 @@ class BenchSettings:
 class LoadBench:
     """Builds and closes its own event loop; use it in a `with`, in the main thread.
 
-    looked: what preflight found. on_row: told each row and the requests behind it. is_interrupted: asked all the time.
+    looked: what preflight found. on_probe: told what is run next. on_row: told each row and the requests behind it.
+    is_interrupted: asked all the time.
     make_crew: who sends, built inside the event loop; None: this process. `run` raises Interrupted, and RunFatal after
     a row that says `down`: nothing after it would tell anything.
     """
@@ -62,11 +63,13 @@ class LoadBench:
         settings: BenchSettings,
         *,
         make_crew: Callable[[], Crew] | None = None,
+        on_probe: Callable[[Probe], None] = lambda probe: None,
         on_row: Callable[[Point, Sequence[Request]], None] = lambda point, requests: None,
         is_interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._looked, self._prompts, self._settings = looked, prompts, settings
-        self._make_crew, self._on_row, self._is_interrupted = make_crew, on_row, is_interrupted
+        self._make_crew, self._on_probe, self._on_row = make_crew, on_probe, on_row
+        self._is_interrupted = is_interrupted
         self._best_tokens_per_s = 0.0
         self._asked = 0  # prompts so far: no probe repeats those of another
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -83,6 +86,7 @@ class LoadBench:
         self._runner.close()
 
     def run(self, probe: Probe) -> Point:
+        self._on_probe(probe)
         run, client = self._runner.run(self._run(probe))
         point = make_point(probe, run, slo=self._settings.slo, client=client, best_tokens_per_s=self._best_tokens_per_s)
         if point.is_usable:

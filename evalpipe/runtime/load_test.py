@@ -14,7 +14,7 @@ from evalpipe.data import open_dataset
 from evalpipe.endpoint.preflight import Preflight
 from evalpipe.errors import ConfigError
 from evalpipe.loadtest.arrivals import ArrivalKind
-from evalpipe.loadtest.probe import Point
+from evalpipe.loadtest.probe import Point, Probe
 from evalpipe.loadtest.records import Request
 from evalpipe.loadtest.slo import Slo
 from evalpipe.runtime.load_bench import BenchSettings, LoadBench
@@ -61,11 +61,13 @@ class LoadTest:
 
 
 @contextmanager
-def open_load_test(config: Config, settings: LoadSettings, *, on_row: Callable[[Point], None]) -> Iterator[LoadTest]:
+def open_load_test(
+    config: Config, settings: LoadSettings, *, on_probe: Callable[[Probe], None], on_row: Callable[[Point], None]
+) -> Iterator[LoadTest]:
     """Open everything a load test needs, cheap checks first; close it at the end.
 
-    on_row: told each row when its requests are stored. Raises ConfigError, DataError, and RunFatal for a server that
-    cannot be used.
+    on_probe: told what is run next. on_row: told each row when its requests are stored. Raises ConfigError, DataError,
+    and RunFatal for a server that cannot be used.
     """
     allow_files(settings.most_in_flight + SPARE_FILES)
     with ExitStack() as stack:
@@ -94,6 +96,7 @@ def open_load_test(config: Config, settings: LoadSettings, *, on_row: Callable[[
             prompts,
             BenchSettings(settings.slo, sampling, settings.arrivals, cap),
             make_crew=None if settings.workers == 1 else partial(_ray_crew, looked, sampling, cap, settings.workers),
+            on_probe=on_probe,
             on_row=keep,
             is_interrupted=lambda: signals.received is not None,
         )

@@ -69,7 +69,7 @@ class _World:
     samples: list[ServerSample] = field(default_factory=list)
     _heap: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: itertools.count[int] = field(default_factory=itertools.count)
-    _rng: random.Random = field(default_factory=random.Random)
+    _rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"lengths/{self.workload.seed}")

@@ -13,7 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from evalpipe.cli.loadtest import app
+from evalpipe.cli.loadtest_display import make_load_display
 from evalpipe.errors import ConfigError
+from evalpipe.loadtest.probe import Probe
+from evalpipe.sim.bench import VirtualBench
+from evalpipe.sim.profiles import profile
 
 QUICK = ["--base-url", "sim://vllm", "--set", "sim.options={median: 30.0, sigma: 0.0}", "--prompt-tokens", "64"]
 
@@ -85,7 +89,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path):
         (["open", "--rate", "5", "--arrivals", "gamma"], "--arrivals must be one of poisson, constant, got 'gamma'"),
         (["open", "--rate", "5", "--slo", "itl:5"], "an SLO is NAME:MILLISECONDS"),
         (["calibrate", "--prompt-sigma", "0.5"], "calibrate needs prompts of one length"),
-        (["open", "--rate", "5", "--display", "rich"], "--display must be one of plain, json, none"),
+        (["open", "--rate", "5", "--display", "loud"], "--display must be one of rich, plain, json, none, got 'loud'"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(arguments: list[str], message: str):
@@ -96,9 +100,33 @@ def test_mistakes_are_told_before_anything_starts(arguments: list[str], message:
     assert message in str(said.exception)
 
 
+def test_a_terminal_is_told_what_runs_now(capsys: pytest.CaptureFixture[str]):
+    """The row that is under way and its length, then the row itself, as wide as it is."""
+    probe = Probe("open", 5.0, warmup_s=2.0, duration_s=8.0)
+    display = make_load_display("rich")
+
+    display.begin(probe)
+    display.row(VirtualBench(profile("table")).run(probe))
+    display.close()
+
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("open 5.00/s ") and line.rstrip().endswith(("steady", "idle")) for line in lines)
+    assert lines[0].split()[:2] == ["req/s", "tok/s"]
+
+
 @pytest.mark.parametrize("command", ["closed", "open", "sweep", "capacity", "calibrate"])
 def test_every_command_has_the_common_options(command: str):
     """One declaration serves all five."""
     said = call(command, "--help")
 
     assert all(option in said.output for option in ("--base-url", "--slo", "--seed", "--most-in-flight", "--json"))
+
+
+@pytest.mark.network
+def test_json_lines_stay_json_to_the_end(tmp_path: Path):
+    """With --display json every line of stdout is an object: the rows, then the result."""
+    arguments = ["--users", "2", "--warmup", "0.2", "--duration", "1", "-o", str(tmp_path), "--display", "json"]
+
+    said = call("closed", *arguments, *QUICK)
+
+    assert [json.loads(line)["event"] for line in said.stdout.splitlines()] == ["row", "result"]

@@ -146,6 +146,22 @@ def test_rows_of_a_late_client_do_not_steer_the_search():
     assert found(run).knee.rate == pytest.approx(17.0, rel=0.03)
 
 
+def test_a_late_client_confirms_nothing():
+    """Rows of the confirmation that passed while the client was late are not a promise; they are kept."""
+    server = Server(17.0)
+
+    def run(probe: Probe) -> Point:
+        row = server(probe)
+        is_confirming = probe.loop == "open" and probe.spike is None and 1040 <= probe.seed < 1099
+        return replace(row, verdict=Verdict.INVALID) if is_confirming else row
+
+    result = found(run)
+
+    assert not result.is_confirmed
+    assert result.knee.rate == pytest.approx(17.0, rel=0.03)
+    assert any(not point.is_usable for point in result.points)
+
+
 def test_a_server_that_never_answers_has_no_capacity():
     """One line, instead of a knee at zero."""
 

@@ -13,7 +13,7 @@ from evalpipe.loadtest.capacity import Capacity, Plan, capacity
 from evalpipe.loadtest.probe import Probe
 from evalpipe.loadtest.search import carry_out
 from evalpipe.loadtest.slo import Slo
-from evalpipe.report.loadtest import format_capacity, format_points, format_twin, row
+from evalpipe.report.loadtest import LEGEND, format_capacity, format_twin, header, row
 from evalpipe.report.loadtest_page import LoadPage, collapse_charts, latency_chart, log_scale, render, throughput_chart
 from evalpipe.sim.bench import VirtualBench
 from evalpipe.sim.profiles import profile
@@ -28,7 +28,7 @@ def found() -> Capacity:
 
 def test_rows_are_at_most_120_columns_and_name_their_verdict(found: Capacity):
     """Numbers under their heads, the verdict at the end, what the columns mean below."""
-    text = format_points(found.points)
+    text = "\n".join([header(), *map(row, found.points), *LEGEND])
 
     assert max(map(len, text.splitlines())) <= 120
     assert re.search(r"^closed 1 .*steady$", text, re.MULTILINE)

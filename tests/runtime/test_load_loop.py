@@ -137,13 +137,3 @@ def test_an_interrupt_ends_it_at_once_and_keeps_what_there_is():
     assert run.ended_at == pytest.approx(run.sent_until, abs=0.1)
     assert [request.kind for request in run.requests[:2]] == ["ok", "ok"]
     assert run.requests[-1].kind == "unfinished"
-
-
-def test_prompts_differ_and_have_their_length():
-    """Sixteen tokens are 64 characters; no two begin alike; the same number is the same prompt."""
-    prompts = MadeUp(16, seed=3)
-
-    assert len(prompts(0).prompt) == 64
-    assert prompts(0).prompt[:8] != prompts(1).prompt[:8]
-    assert prompts(5) == MadeUp(16, seed=3)(5)
-    assert len({len(MadeUp(200, sigma=0.5)(i).prompt) for i in range(20)}) > 10

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evalpipe.errors import ConfigError
 from evalpipe.loadtest.calibrate import Twin, calibrate, fit
-from evalpipe.loadtest.probe import Probe
+from evalpipe.loadtest.probe import Point, Probe
 from evalpipe.loadtest.search import carry_out
+from evalpipe.loadtest.verdict import Verdict
 from evalpipe.sim.bench import VirtualBench
 from evalpipe.sim.profiles import Profile, profile
 
@@ -55,6 +58,27 @@ def test_slots_are_seen_where_the_queue_begins():
     """The default server runs 64 at a time; the wide one was never full."""
     assert twin_of(SERVERS["vllm"]).slots == pytest.approx(64, abs=1)
     assert twin_of(SERVERS["smooth"]).slots is None
+
+
+def test_rows_of_a_late_client_are_not_used():
+    """Two of its rungs are wrong by a factor: the fit is that of the others; without the lone user there is none."""
+    bench = VirtualBench(SERVERS["vllm"], prompt_tokens=400)
+
+    def late_at(*levels: float, lone: bool = False):
+        def run(probe: Probe) -> Point:
+            row = bench.run(probe)
+            if not (lone if probe.prompt_tokens else probe.level in levels):
+                return row
+            wrong = replace(row.measures, requests_per_s=row.measures.requests_per_s / 3)
+            return replace(row, measures=wrong, verdict=Verdict.INVALID, notes=("sent late",))
+
+        return run
+
+    found = carry_out(calibrate(prompt_tokens=400, seed=1), late_at(4, 16))
+
+    assert found.step_s == pytest.approx(0.008, rel=0.10)
+    with pytest.raises(ConfigError, match="rows not used, for sent late: 2"):
+        carry_out(calibrate(prompt_tokens=400, seed=1), late_at(lone=True))
 
 
 def test_too_few_rungs_are_refused():
