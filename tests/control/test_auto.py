@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalpipe.control.auto import AutoLaw, AutoState
+from evalpipe.control.build import build_law
 from evalpipe.control.law import Bounds
 from evalpipe.control.observation import FirstTokens, Observation, Outcome, Sample
 from evalpipe.control.progress import ProgressState
 from evalpipe.control.regress import RegressState
+from evalpipe.sim import wide
+from evalpipe.sim.gateway import Gateway
+from evalpipe.sim.virtual import run_virtual
+from evalpipe.sim.virtual_run import VirtualSetup
 
 
 class Feed:
@@ -166,3 +171,16 @@ def test_a_state_brings_its_law_along():
 
     assert (law.state.limit, law.state.active) == (30.0, "regress")
     assert (law.state.regress.limit, law.state.progress.epoch) == (30.0, 2)
+
+
+@pytest.mark.parametrize("is_buffering", [False, True], ids=["streams", "streams in one piece"])
+def test_behind_a_proxy_it_is_as_good_as_what_it_falls_back_to(is_buffering: bool):
+    """64 slots, whose best fixed limit is 67, from a cold start at 16: 1.05 with streams, 1.10 without."""
+    course, setup = wide.draw("64 slots", 1), VirtualSetup(gateway=Gateway(is_buffering=is_buffering), horizon_s=5e3)
+    law = AutoLaw(Bounds(16, 1, 1024))
+
+    ours = run_virtual(law, course.server(0), course.draw(0), setup=setup)
+    best = run_virtual(build_law("fixed", start=67), course.server(0), course.draw(0), setup=setup)
+
+    assert law.state.active == ("regress" if is_buffering else "progress")
+    assert ours.makespan_s <= (1.10 if is_buffering else 1.05) * best.makespan_s
