@@ -76,18 +76,19 @@ class ControlCore:
         shadows: Mapping[str, Law] | None = None,
         unheard: Iterable[Process] = (),
         quota: Quota | None = UNDECLARED,
+        pace: float | None = None,
     ) -> None:
         """unheard: processes that may hold leases of the controller before this one, see LeaseBook.
 
         quota: as declared; what was not is learned from what the server refuses. None: nothing is paced, and the law
-        sees every refusal.
+        sees every refusal. pace: requests a second that the controller before this one had learned, None for none.
         """
         self.law = law
         self.shadows = dict(shadows or {})
         self.book = LeaseBook(math.floor(law.state.limit), ttl_s=ttl_s, exchange_s=exchange_s, unheard=unheard)
         self.book.epoch = law.state.epoch
         self.meter = GradientMeter()
-        self.pacer = None if quota is None else Pacer(quota)
+        self.pacer = None if quota is None else Pacer(quota, pace=pace)
         self._quota_watch = None if self.pacer is None else QuotaWatch(self.pacer)
         self.baselines = Baselines()
         self._latest: dict[str, Observation] = {}
@@ -101,8 +102,13 @@ class ControlCore:
         self._since = _Since()
         self._tokens_per_s: float | None = None
 
-    def exchange(self, report: Report, *, now: float) -> Lease:
-        """Answer one worker. Raises StateError for a worker process that was replaced by a newer one."""
+    def exchange(self, report: Report, *, now: float, cpu_s: float | None = None) -> Lease:
+        """Answer one worker. Raises StateError for a worker process that was replaced by a newer one.
+
+        cpu_s: CPU time that this process has used, None where exchanges are taken to cost what they usually do.
+        """
+        if cpu_s is not None:
+            self.book.cost.note(cpu_s)
         if self._began_at is None:
             self._began_at = self._since.at = now
         is_new = self.book.is_new(report)

@@ -41,10 +41,16 @@ class Learned:
     _since: float | None = None  # of the estimate under way
     _accepted: int = 0  # since then
     _has_estimate: bool = False
+    _is_used_up: bool = False
     _clean_s: float = 0.0
     _hold_s: float = HOLD_S
     _caution: tuple[float, float] | None = None  # a rate, and since when
     _minute: RecentCount = field(default_factory=lambda: RecentCount(int(WINDOW_S)))
+
+    @classmethod
+    def known(cls, rate: float) -> Learned:
+        """Return what goes on from a rate that was learned before, by another controller."""
+        return cls(rate=rate, _has_estimate=True)
 
     @property
     def is_cautious(self) -> bool:
@@ -73,17 +79,19 @@ class Learned:
         self._minute.add(now=now, count=-count)
 
     def prove(self, *, now: float) -> None:
-        """A request was refused for a quota: from now on there is a rate."""
+        """A request was refused for a quota, so it is used up: from now on there is a rate."""
+        self._is_used_up = True
         if self.rate is None:
             self._set(self._rate_so_far(now))
 
     def on_opened(self, at: float, *, closed_s: float) -> None:
-        """The server accepts again since `at`: the quota was used up, and is now being refilled."""
-        self._clean_s = 0.0
-        if self.rate is None or self._since is None:
-            self._caution = (SEARCH_FROM * self._rate_so_far(at), at) if self.is_suspected else None
-            self.is_suspected = False
+        """The server accepts again since `at`. If a quota was used up, it is now being refilled."""
+        was_suspected, self.is_suspected = self.is_suspected, False
+        was_used_up, self._is_used_up = self._is_used_up, False
+        if not was_used_up or self.rate is None or self._since is None:
+            self._caution = (SEARCH_FROM * self._rate_so_far(at), at) if was_suspected else None
             return
+        self._clean_s = 0.0
         seconds = at - self._since
         if self._has_estimate and (seconds < ENOUGH_S or self._accepted < ENOUGH):
             self._set(TOO_FAST * self.rate)

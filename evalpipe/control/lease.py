@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from evalpipe.control.accounts import Account, Accounts
+from evalpipe.control.cost import ExchangeCost
 from evalpipe.control.observation import Observation
 from evalpipe.errors import StateError
 from evalpipe.records import Packed
@@ -24,9 +25,6 @@ Process = tuple[str, int]
 ROTATE_S = 1.0
 # Growth is lent out in steps: a jump of 100 into a short server queue is a burst of rejections even at the right level.
 GROWTH_STEP_S, GROWTH_STEP_SHARE, GROWTH_STEP_MIN = 0.25, 0.2, 8.0
-# Controller time an exchange, Ray's part included (benchmarks/controller.py: 0.49 ms with 256 workers, 2026-11, 2 busy
-# cores); all workers together may take 20 % of a core.
-EXCHANGE_COST_S, CONTROLLER_SHARE = 0.00055, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,7 @@ class LeaseBook:
         self.limit, self.epoch, self.ttl_s, self.exchange_s = limit, 0, ttl_s, exchange_s
         self._released = float(limit)
         self._released_at: float | None = None
+        self.cost = ExchangeCost()
         self.linger_s = 0.0  # the longest that a request may be out; the owner knows (ControlCore)
         self._accounts: Accounts[Lease] = Accounts()
         self._silent: dict[Process, _Left] = {}
@@ -241,13 +240,12 @@ class LeaseBook:
 
     def _lease(self, account: Account[Lease]) -> Lease:
         """account: lifted out."""
-        stretched = (len(self._accounts) + 1) * EXCHANGE_COST_S / CONTROLLER_SHARE
         return Lease(
             permits=account.permits,
             epoch=self.epoch,
             limit=self.limit,
             ttl_s=self.ttl_s,
-            next_exchange_s=max(self.exchange_s, stretched),
+            next_exchange_s=max(self.exchange_s, self.cost.interval_s(len(self._accounts) + 1)),
             others_in_flight=self._accounts.in_flight,
         )
 

@@ -47,8 +47,9 @@ class _Account:
 class Pacer:
     """Lend credits: `hear` each report, then `lend`; `advance` once a tick. `now`: seconds, monotonic."""
 
-    def __init__(self, quota: Quota = UNDECLARED) -> None:
-        self.door, self.learned = Door(), Learned()
+    def __init__(self, quota: Quota = UNDECLARED, *, pace: float | None = None) -> None:
+        """pace: requests a second that were learned before, None for none."""
+        self.door, self.learned = Door(), Learned() if pace is None else Learned.known(pace)
         self.is_holding = False  # something could have been sent since the last tick, had there been credits
         self._requests_told, self._tokens_told = Hint(), Hint()
         self._declared, self._found = Purse(), Purse()  # what the user said; what was told and learned since

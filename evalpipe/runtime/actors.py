@@ -6,16 +6,19 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from evalpipe.config import ControlConfig
 from evalpipe.control.lease import Lease, Report
+from evalpipe.control.quota import Quota
 from evalpipe.endpoint.failures import make
 from evalpipe.endpoint.keys import has_key
 from evalpipe.errors import EndpointError, EvalPipeError, Failure, RunFatal
-from evalpipe.runtime.controller import Controller
+from evalpipe.runtime.controller import Controller, Predecessor
 from evalpipe.runtime.lean import calm_gc, spare_pandas
 from evalpipe.runtime.messages import Poll, PollReply, WorkerSpec
 from evalpipe.runtime.worker import WorkerLoop
@@ -25,6 +28,9 @@ from evalpipe.store.spec import read_spec
 
 class ControllerActor(Controller):
     """Owns the one limit. Every method answers at once: a parked call would block the one that frees it."""
+
+    def __init__(self, config: ControlConfig, before: Predecessor, *, quota: Quota) -> None:
+        super().__init__(config, before, quota=quota, cpu_s=time.process_time)
 
 
 class WorkerActor:

@@ -18,20 +18,25 @@ from evalpipe.control.warm import Settled, WarmStart
 
 @dataclass(frozen=True, slots=True)
 class ControlRecords:
-    """What the controller recorded since the last reading, and where it stands now. state: all that the law knows."""
+    """What the controller recorded since the last reading, and where it stands now. state: all that the law knows.
+
+    pace: requests a second that it learned from refusals for a quota, None before any.
+    """
 
     limit: float
     in_flight: int
     ticks: Sequence[Tick]
     changes: Sequence[TimedChange]
     state: LawState
+    pace: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
     """What a controller finds when it begins. epoch: its first, above all that permits were stamped with before it.
 
-    state: of the law as last read from the controller before it, None for the first. processes: they may hold leases.
+    state: of the law as last read from the controller before it, None for the first; pace: as it had learned it.
+    processes: they may hold leases.
     settled: where an earlier run was, None to begin cold; a controller with a state goes on from that instead.
     """
 
@@ -39,6 +44,7 @@ class Predecessor:
     state: LawState | None = None
     processes: frozenset[Process] = frozenset()
     settled: Settled | None = None
+    pace: float | None = None
 
 
 class Controller:
@@ -51,18 +57,23 @@ class Controller:
         *,
         quota: Quota = UNDECLARED,
         now: Callable[[], float] = time.monotonic,
+        cpu_s: Callable[[], float | None] = lambda: None,
     ) -> None:
+        """cpu_s: CPU time of this process, None where it is not the controller's alone."""
+        self._cpu_s = cpu_s
         self._core, self._now = build_core(config, before, quota), now
 
     def exchange(self, report: Report) -> Lease:
-        return self._core.exchange(report, now=self._now())
+        return self._core.exchange(report, now=self._now(), cpu_s=self._cpu_s())
 
     def release(self, process: Process) -> None:
         self._core.release(process)
 
     def read(self) -> ControlRecords:
-        ticks, changes = self._core.drain_records()
-        return ControlRecords(self._core.limit, self._core.book.in_flight, ticks, changes, self._core.law.state)
+        core = self._core
+        ticks, changes = core.drain_records()
+        pace = None if core.pacer is None else core.pacer.learned.rate
+        return ControlRecords(core.limit, core.book.in_flight, ticks, changes, core.law.state, pace)
 
 
 def build_core(config: ControlConfig, before: Predecessor, quota: Quota = UNDECLARED) -> ControlCore:
@@ -80,6 +91,7 @@ def build_core(config: ControlConfig, before: Predecessor, quota: Quota = UNDECL
         shadows=shadows,
         unheard=before.processes,
         quota=quota,
+        pace=before.pace,
     )
 
 

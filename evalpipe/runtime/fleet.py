@@ -193,7 +193,7 @@ class RayFleet:
             return self._on_error(asked, error)
         if asked.worker is None:
             self._lost_controllers = 0
-            self._before = Predecessor(self._before.epoch, answer.state)
+            self._before = Predecessor(self._before.epoch, answer.state, pace=answer.pace)
             return Recorded(answer)
         self._is_up.add(asked.worker)
         return Replied(asked.worker, answer)
@@ -247,7 +247,7 @@ class RayFleet:
         """Start a controller that knows what was last read of the one before it, and make the workers turn to it."""
         state = self._before.state
         epoch = max(self._before.epoch, state.epoch if state is not None else 0) + EPOCHS_UNREAD
-        self._before = Predecessor(epoch, state, self._sending())
+        self._before = Predecessor(epoch, state, self._sending(), pace=self._before.pace)
         self._controller = self._start_controller()
         for handle in self._workers.values():
             handle.meet.remote(self._controller)

@@ -9,6 +9,12 @@ from hypothesis import given
 from evalpipe.control.learned import MARGIN, Learned
 
 
+def used_up(learned: Learned, at: float, *, closed_s: float) -> None:
+    """A request was refused for a quota; since `at` the server accepts again."""
+    learned.prove(now=at - closed_s)
+    learned.on_opened(at, closed_s=closed_s)
+
+
 def proven(*, accepted: int = 120, at: float = 10.0) -> Learned:
     """So many requests were accepted in the first seconds; then one was refused for a quota."""
     learned = Learned()
@@ -21,9 +27,9 @@ def proven(*, accepted: int = 120, at: float = 10.0) -> Learned:
 def cruising(rate: float = 5.0) -> Learned:
     """A rate is known: found between two refusals 20 s apart."""
     learned = proven()
-    learned.on_opened(10.0, closed_s=1.0)
+    used_up(learned, 10.0, closed_s=1.0)
     learned.on_begun(round(20 * rate), now=30.0)
-    learned.on_opened(30.0, closed_s=1.0)
+    used_up(learned, 30.0, closed_s=1.0)
     return learned
 
 
@@ -39,7 +45,7 @@ def test_nothing_is_known_before_a_refusal():
 def test_the_first_estimate_holds_a_burst_and_is_halved():
     """12 a second were accepted until then, most of them from a full bucket: go on at 6, and feel upward."""
     learned = proven()
-    learned.on_opened(10.0, closed_s=1.0)
+    used_up(learned, 10.0, closed_s=1.0)
     before = learned.rate
     learned.advance(1.0)
 
@@ -54,7 +60,7 @@ def test_between_two_refusals_the_count_is_the_rate():
 def test_a_window_tells_its_rate_at_once():
     """300 in the first 20 s, then nothing for 40: 300 a minute, whatever the speed at which they went."""
     learned = proven(accepted=300, at=20.0)
-    learned.on_opened(60.0, closed_s=40.0)
+    used_up(learned, 60.0, closed_s=40.0)
 
     assert learned.rate == pytest.approx(MARGIN * 5.0)
 
@@ -66,7 +72,7 @@ def test_a_slow_start_does_not_hide_what_a_window_holds():
     learned.on_begun(60, now=59.0)
     learned.on_begun(300, now=100.0)
     learned.prove(now=100.0)
-    learned.on_opened(120.0, closed_s=20.0)
+    used_up(learned, 120.0, closed_s=20.0)
 
     assert learned.rate == pytest.approx(MARGIN * 5.0, rel=0.02)
 
@@ -74,10 +80,10 @@ def test_a_slow_start_does_not_hide_what_a_window_holds():
 def test_refused_requests_are_not_counted_as_accepted():
     """130 went out in 20 s and 30 came back refused: 100 were accepted."""
     learned = proven()
-    learned.on_opened(10.0, closed_s=1.0)
+    used_up(learned, 10.0, closed_s=1.0)
     learned.on_begun(130, now=30.0)
     learned.on_refused(30, now=30.0)
-    learned.on_opened(30.0, closed_s=1.0)
+    used_up(learned, 30.0, closed_s=1.0)
 
     assert learned.rate == pytest.approx(MARGIN * 5.0)
 
@@ -86,10 +92,10 @@ def test_refused_again_at_once_it_slows_down_and_keeps_counting():
     """Two seconds are too few for an estimate: 15 % less, and the count goes on over both refusals."""
     learned = cruising()
     learned.on_begun(9, now=32.0)
-    learned.on_opened(32.0, closed_s=1.0)
+    used_up(learned, 32.0, closed_s=1.0)
     slowed = learned.rate
     learned.on_begun(31, now=40.0)
-    learned.on_opened(40.0, closed_s=1.0)
+    used_up(learned, 40.0, closed_s=1.0)
 
     assert slowed == pytest.approx(0.85 * MARGIN * 5.0)
     assert MARGIN * 4.0 < learned.rate < slowed  # towards 40 in 10 s
@@ -104,7 +110,7 @@ def test_it_grows_after_clean_time_and_later_each_time_it_is_confirmed():
         learned.advance(0.5)
     grown = learned.rate
     learned.on_begun(220, now=74.0)
-    learned.on_opened(74.0, closed_s=1.0)
+    used_up(learned, 74.0, closed_s=1.0)
     learned.advance(29.0)
     held = learned.rate
 
@@ -124,6 +130,16 @@ def test_suspected_only_it_is_cautious_for_a_moment():
 
     assert bounds[:2] == [pytest.approx(6.0), pytest.approx(12.0)]
     assert bounds[2] > 24 and bounds[3:] == [None, None]
+
+
+def test_other_refusals_say_nothing_of_the_rate():
+    """The server was busy for a moment: it was no quota that was used up, so what was accepted since is no estimate."""
+    learned = cruising()
+    learned.on_begun(10, now=40.0)
+    learned.on_opened(40.0, closed_s=1.0)
+
+    assert learned.rate == pytest.approx(MARGIN * 5.0)
+    assert learned.bound(now=40.0) == learned.rate
 
 
 EVENTS = st.lists(

@@ -166,6 +166,16 @@ def test_it_says_by_whose_word_it_paces():
     assert learned.describe() == "paced at 120 requests/min, as learned"
 
 
+def test_a_pace_that_was_learned_before_holds_from_the_start():
+    """A controller that replaces another one goes on at its rate, and corrects it by the next refusal."""
+    pacer = Pacer(pace=5.0)
+    pacer.advance(interval_s=0.1, now=0.0)
+    worker = Worker(pacer, "w0")
+    lent = [worker.exchange(now) for now in (0.0, 0.5)]
+
+    assert (pacer.rate, lent) == (5.0, [0, 2])
+
+
 MOVES = st.lists(
     st.tuples(st.integers(0, 3), st.floats(0.01, 20), st.integers(0, 40), st.floats(0, 1), st.booleans()),
     min_size=1,

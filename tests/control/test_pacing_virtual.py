@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from evalpipe.control.build import build_law
-from evalpipe.control.lease import CONTROLLER_SHARE, EXCHANGE_COST_S
+from evalpipe.control.cost import ExchangeCost
 from evalpipe.control.quota import UNDECLARED, Quota
 from evalpipe.sim.course import Course
 from evalpipe.sim.engine import Job, Rejection, ServerModel
@@ -126,7 +126,7 @@ def test_all_workers_brake_within_two_exchanges(workers: int):
     run_virtual(build_law("fixed", start=100), server, course.draw(0), setup=setup)
 
     first = next(at for at, is_refused in server.arrivals if is_refused)
-    exchange_s = max(0.1, workers * EXCHANGE_COST_S / CONTROLLER_SHARE)
+    exchange_s = max(0.1, ExchangeCost().interval_s(workers))
     late = [at for at, is_refused in server.arrivals if is_refused and at > first + 2 * exchange_s]
     assert 2 <= len(late) <= 6
     assert all(after - before > 2 * exchange_s for before, after in itertools.pairwise(late))
