@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from evalpipe.errors import ConfigError
@@ -13,7 +14,7 @@ from evalpipe.report import race, race_plot
 from evalpipe.report import suite as suite_report
 from evalpipe.report.suite_file import write_rows
 from evalpipe.sim.cases import CASES
-from evalpipe.sim.oracle import read_table, without_strangers, write_table
+from evalpipe.sim.oracle import TABLE, read_table, without_strangers, write_table
 from evalpipe.sim.race import run_race
 from evalpipe.sim.suite import LAWS, SuiteTable, cases_of, play, run_suite
 
@@ -51,11 +52,12 @@ def race_suite(
     )
     print(json.dumps(suite_report.to_dict(table), indent=2) if as_json else suite_report.format_suite(table))
     if out is not None:
-        write_rows(table, out)
+        with _told(out):
+            write_rows(table, out)
     if plot_file is not None:
         _draw(table, plot_file)
     if keep:
-        write_table(without_strangers({**read_table(), **table.entries}, (case.name for case in CASES)))
+        _keep(table)
 
 
 def _draw(table: SuiteTable, file: Path) -> None:
@@ -63,8 +65,23 @@ def _draw(table: SuiteTable, file: Path) -> None:
     case, seed = cases_of(table.suite, table.rows[0].case)[0], table.seeds[0]
     scenario, best = case.draw(seed), table.rows[0].limit
     runs = {law: play(scenario, law, seed=seed, limit=best).ours[0] for law in table.laws}
-    try:
+    with _told(file):
         file.write_text(race_plot.plot(f"{case.name} #{seed}", runs, best=best), encoding="utf-8")
+
+
+def _keep(table: SuiteTable) -> None:
+    """Write the best fixed limits that were sought anew beside those of the table; cases that are gone leave it."""
+    with _told(TABLE):
+        write_table(
+            without_strangers({**read_table(), **table.entries}, (case.name for case in CASES if case.is_raced))
+        )
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Say in one line that a file cannot be written."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror or error}") from None
 

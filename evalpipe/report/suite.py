@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -11,10 +12,10 @@ from typing import Any
 from evalpipe.sim.row import Row
 from evalpipe.sim.suite import SuiteTable, Summary
 
-LABEL_WIDTH, LAW_WIDTH = 24, 12
+WIDTH, LABEL_WIDTH, LAW_WIDTH = 120, 28, 12
 LEGEND = (
     "Means over seeds. x best: makespan over that of the best fixed limit; worst: of the worst seed; best: that limit;",
-    "flight: mean in flight; 429s: attempts refused; TTFT, P50, P99: medians and tail over the best fixed limit's;",
+    "429s: attempts refused; TTFT, P50, P99: medians and tail over the best fixed limit's;",
     "prmpt: preemptions; CV: of completions a second; busy: slot time used; settle: s after a change of size;",
     "Jain: fairness among our own runs; quota: share used of what it let through. What is above a bound is told below.",
 )
@@ -41,9 +42,8 @@ COLUMNS = (
     Column("x best", 7, _mean("over_best", 2)),
     Column("worst", 6, _worst),
     Column("best", 5, _mean("limit", 0)),
-    Column("flight", 7, _mean("mean_in_flight", 0)),
     Column("429s", 6, _mean("rejections", 0)),
-    Column("TTFT", 6, _mean("ttft_over_best", 2)),
+    Column("TTFT", 7, _mean("ttft_over_best", 2)),
     Column("P50", 6, _mean("p50_over_best", 2)),
     Column("P99", 6, _mean("p99_over_best", 2)),
     Column("prmpt", 6, _mean("preemptions", 0)),
@@ -110,11 +110,15 @@ def _above(table: SuiteTable) -> list[str]:
 
 def _why(row: Row) -> list[str]:
     best = f", best fixed limit {row.limit}" if row.limit else ""
-    return [
-        f"- {row.law} on {row.case} #{row.seed}: {'; '.join(row.broken)}",
-        f"  (in flight {row.mean_in_flight:.1f} on average, {row.peak_in_flight:.0f} at most{best};"
-        f" moves: {row.reasons or 'none'})",
-    ]
+    did = (
+        f"(in flight {row.mean_in_flight:.1f} on average, {row.peak_in_flight:.0f} at most{best};"
+        f" moves: {row.reasons or 'none'})"
+    )
+    return [*_wrapped(f"- {row.law} on {row.case} #{row.seed}: {'; '.join(row.broken)}"), *_wrapped(f"  {did}")]
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", drop_whitespace=True)
 
 
 def _summary(summaries: Sequence[Summary]) -> list[str]:
@@ -122,11 +126,10 @@ def _summary(summaries: Sequence[Summary]) -> list[str]:
     for summary in summaries:
         bound = "" if summary.most is None else f" (may be {summary.most:.2f})"
         kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in summary.by_kind.items())
-        lines += [
-            f"  {summary.law:<{LAW_WIDTH}} mean {summary.mean:.3f}{bound}, worst {summary.worst:.3f}"
-            f" on {summary.worst_case}; {summary.broken} of {summary.rows} rows above a bound",
-            f"  {'':<{LAW_WIDTH}} {kinds}",
-        ]
+        lines += _wrapped(
+            f"  {summary.law}: mean {summary.mean:.3f}{bound}, worst {summary.worst:.3f} on {summary.worst_case};"
+            f" {summary.broken} of {summary.rows} rows above a bound; {kinds}"
+        )
     return lines
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evalpipe.errors import ConfigError
 from evalpipe.sim.row import Row
 from evalpipe.sim.suite import SuiteTable
 
@@ -18,8 +17,5 @@ SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(Ro
 
 
 def write_rows(table: SuiteTable, path: Path) -> None:
-    """Write the file. Raises ConfigError where it cannot be written."""
-    try:
-        pq.write_table(pa.Table.from_pylist([asdict(row) for row in table.rows], schema=SCHEMA), path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    """Write the file. Raises OSError where it cannot be written."""
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in table.rows], schema=SCHEMA), path)

@@ -28,7 +28,7 @@ HIDDEN = frozenset({"buffering proxy"})
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One figure of a row (evalpipe/sim/suite.py) and where it must lie; least, most: None for no bound."""
+    """One figure of a row (evalpipe/sim/row.py) and where it must lie; least, most: None for no bound."""
 
     figure: str
     most: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from evalpipe.sim import case_kinds as kinds
 from evalpipe.sim import case_weather as weather
@@ -107,8 +107,8 @@ MADE: Mapping[Kind, Mapping[str, Make]] = {
         "10 x too low": weather.started(0.1),
     },
 }
-#: There the best fixed limit is the rudest one, and no measure.
-UNRACED = {"tenants", "two runs", "four runs", "beside fixed 256", "beside a small one"}
+#: There the best fixed limit is no measure: it is the rudest one, or lives on a burst that nobody declares.
+UNRACED = {"rpm, declared", "tenants", "two runs", "four runs", "beside fixed 256", "beside a small one"}
 #: Something changes, or the jobs are so few that the ramp is most of the run, or several servers hide behind one.
 UNSTEADY = {
     *("prompt shift", "ten words and 32k tokens", "100 items", "300 items", "unequal replicas", "blind balancer"),
@@ -120,10 +120,13 @@ def _case(name: str, kind: Kind, make: Make) -> Case:
     return Case(name, kind, make, is_stationary=is_stationary, is_raced=name not in UNRACED)
 
 
-CASES: tuple[Case, ...] = (
-    *(_case(name, "sharing" if name.startswith("cliff") else "batching", _of_wide(name)) for name in wide.KINDS),
-    *(_case(name, kind, make) for kind, made in MADE.items() for name, make in made.items()),
-)
+def _every() -> tuple[Case, ...]:
+    cases = [_case(name, "sharing" if name.startswith("cliff") else "batching", _of_wide(name)) for name in wide.KINDS]
+    cases += [_case(name, kind, make) for kind, made in MADE.items() for name, make in made.items()]
+    return tuple(sorted(cases, key=lambda case: get_args(Kind).index(case.kind)))
+
+
+CASES = _every()
 #: A few seconds of them, for each kind of server and of trouble; the rest is for the full suite.
 QUICK = (
     "1 slots",

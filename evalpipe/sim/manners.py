@@ -42,10 +42,11 @@ class LateNo:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """From an instant on, so many requests in a row get a 429 for no reason."""
+    """From an instant on, requests get a 429 for no reason: so many of them, and for so long at most."""
 
     at_s: float
     count: int
+    seconds: float = 10.0
 
     def around(self, model: ServerModel) -> ServerModel:
         return _Bursting(model, self)
@@ -92,10 +93,10 @@ class _Late(Wrapped):
 class _Bursting(Wrapped):
     def __init__(self, model: ServerModel, burst: Burst) -> None:
         super().__init__(model)
-        self._at_s, self._left = burst.at_s, burst.count
+        self._burst, self._left = burst, burst.count
 
     def submit(self, job: Job, *, now: float) -> Rejection | None:
-        if now < self._at_s or self._left == 0:
+        if self._left == 0 or not self._burst.at_s <= now < self._burst.at_s + self._burst.seconds:
             return super().submit(job, now=now)
         self._left -= 1
         return TOO_MANY

@@ -125,6 +125,6 @@ def place_of(name: str, seed: int) -> str:
 
 
 def without_strangers(entries: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of cases that there are."""
+    """Return the entries of the cases named."""
     known = set(names)
     return {place: entry for place, entry in entries.items() if place.rsplit(" #", 1)[0] in known}

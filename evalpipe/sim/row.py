@@ -115,15 +115,15 @@ def _over(heat: Heat, best: Heat | None, figure: str) -> float:
 
 
 def _quota_share(profile: Profile, run: VirtualRun) -> float:
-    """Return what got in, less a bucket's first burst, over what the quota let in until the last of it."""
+    """Return what was let in over what the quota allowed, from the end of a bucket's first burst to the last of it."""
     quota = profile.quota
     rate = quota.rpm or quota.tpm
     if rate is None or not len(run.job_id):
         return math.nan
-    cost = float(len(run.job_id) if quota.rpm else run.tokens.sum())
-    burst = rate / 60 * quota.burst_s if quota.window == "bucket" else 0.0
-    admitted_s = float((run.done_at - run.rtt_s).max())
-    return (cost - burst) / (rate / 60 * admitted_s)
+    sent_at = run.done_at - run.rtt_s
+    start_s = quota.burst_s if quota.window == "bucket" else 0.0
+    cost = np.ones(len(sent_at)) if quota.rpm else run.tokens
+    return float(cost[sent_at >= start_s].sum()) / (rate / 60 * (float(sent_at.max()) - start_s))
 
 
 def _settle_s(scenario: Scenario, run: VirtualRun) -> float:

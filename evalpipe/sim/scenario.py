@@ -1,4 +1,4 @@
-"""A scenario: a course, the cluster around it, and who else uses the server. A value; `run` plays a law on it once."""
+"""A scenario: a course, the cluster around it, and who else uses the server. A value; `play` puts a law on it once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evalpipe.sim.virtual_run import VirtualRun, VirtualSetup
 
 IDS = 10**7  # jobs of one party have ids from a multiple of it on
 FIXED = "fixed"
-RARELY_S = 1.0
+RARELY_S = 1.0  # between exchanges that change nothing: each costs as much as all requests that it tells of
 LIKELY = 45  # a limit to begin with where nothing says better
 
 

@@ -45,6 +45,13 @@ def test_json_is_all_that_is_printed():
     assert [row["case"] for row in data["rows"]] == ["8 slots"]
 
 
+@pytest.mark.parametrize("flag", ["--out", "--plot"])
+def test_a_file_that_cannot_be_written_is_told(flag: str, tmp_path: Path):
+    """In one line that names it."""
+    with pytest.raises(ConfigError, match=r"cannot write .*nowhere"):
+        race(*QUICK, flag, str(tmp_path / "nowhere" / "file"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -71,6 +71,15 @@ def test_a_burst_refuses_so_many_and_no_more():
     assert [verdict is None for verdict in verdicts] == [True, False, False, False, True]
 
 
+def test_a_burst_ends_by_itself():
+    """Who sends nothing meanwhile is served ten seconds later."""
+    model = Burst(10.0, 3).around(Batching(BatchingParams()))
+
+    verdicts = [model.submit(Job(i, 1, 1), now=now) for i, now in enumerate((10.0, 19.9, 20.0))]
+
+    assert [verdict is None for verdict in verdicts] == [False, False, True]
+
+
 def test_no_delay_at_all_is_refused():
     """A no without delay is an ordinary one."""
     with pytest.raises(ConfigError, match="above 0"):

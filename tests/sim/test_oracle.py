@@ -16,7 +16,7 @@ from evalpipe.sim.oracle import Entry, best_of, key_of, place_of, play_fixed, re
 from evalpipe.sim.profiles import Profile, Work
 from evalpipe.sim.scenario import Scenario
 
-SEEDS = range(1)
+SEEDS = range(5)
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ def test_the_share_of_a_quota_leaves_out_the_first_burst():
 
     full, half = (played(scenario_of(200, quota=quota), limit) for limit in (2, 1))
 
-    assert full.quota_share == pytest.approx((200 - 10) / (2.0 * 99.0))
-    assert half.quota_share == pytest.approx((200 - 10) / (2.0 * 199.0))
+    assert full.quota_share == pytest.approx((200 - 10) / (2.0 * (99 - 5)))
+    assert half.quota_share == pytest.approx((200 - 5) / (2.0 * (199 - 5)))
 
 
 def test_a_window_quota_is_counted_whole():
