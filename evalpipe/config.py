@@ -107,7 +107,7 @@ class ControlConfig(Section):
     """The one limit on requests in flight. law "fixed" stays at start."""
 
     law: str = "auto"
-    start: int | None = Field(default=None, ge=1)  # None: 16 (bbr-published: 20), within the bounds
+    start: int | None = Field(default=None, ge=1)  # None: 16 (progress: 2, bbr-published: 20), within the bounds
     min_limit: int | None = Field(default=None, ge=1)  # None: the law's own
     max_limit: int | None = Field(default=None, ge=1)  # None: the law's own
     options: dict[str, Any] = Field(default_factory=dict)

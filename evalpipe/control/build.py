@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from evalpipe.control.aimd import AimdLaw, AimdPublishedLaw
 from evalpipe.control.bbr import BbrPublishedLaw
+from evalpipe.control.either import EitherLaw
 from evalpipe.control.fixed import FixedLaw
 from evalpipe.control.gradient import GradientLaw
 from evalpipe.control.gradient2 import Gradient2Law
@@ -22,13 +23,14 @@ from evalpipe.control.regress import RegressLaw
 from evalpipe.errors import ConfigError, StateError
 
 AUTO = "auto"
-AUTO_LAW = "gradient"
-#: laws that are not ready for real servers, and why; told at the start of a run
-EXPERIMENTAL = {
-    "progress": "experimental: near the best fixed limit in virtual time, but over HTTP it still takes pauses for a"
-    " collapse and falls to its floor (2026-11)"
-}
-AUTO_WHY = "auto means gradient until laws exist that look inside the streams"
+AUTO_LAW = "regress"
+AUTO_WHY = "auto means regress: over sixty kinds of server and trouble it never does badly (docs/control.md)"
+#: laws that are not for every server, and why; told at the start of a run
+NOT_FOR_ALL = dict.fromkeys(
+    ("progress", "progress-or-regress"),
+    "best where first tokens come promptly; it starves where they come late without a queue: models that think in"
+    " silence, gateways that hold requests",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ RECIPES: Mapping[str, Recipe] = {
     "gradient2": Recipe(Gradient2Law, start=20.0, min_limit=20.0, max_limit=200.0),
     "gradient-published": Recipe(GradientPublishedLaw, start=16.0, min_limit=2.0, max_limit=128.0),
     "progress": Recipe(ProgressLaw, start=2.0, max_limit=1024.0),
+    "progress-or-regress": Recipe(EitherLaw, start=2.0, max_limit=1024.0),
     "regress": Recipe(RegressLaw, max_limit=1024.0),
 }
 LAW_NAMES = (AUTO, *RECIPES)
@@ -100,7 +103,7 @@ def resolve_law(name: str) -> tuple[str, str]:
         return AUTO_LAW, AUTO_WHY
     if name not in RECIPES:
         raise ConfigError(f"unknown law {name!r}; {_suggest(name, LAW_NAMES)}")
-    return name, EXPERIMENTAL.get(name, "as configured")
+    return name, NOT_FOR_ALL.get(name, "as configured")
 
 
 def _check_limits(**given: float | None) -> None:

@@ -1,8 +1,9 @@
-"""`auto`: `progress` where streams can be seen, else `regress`. It looks at what comes, not at what was asked for.
+"""`progress-or-regress`: `progress` where streams can be seen, else `regress`.
 
-A server may not stream, and a proxy may deliver a stream in one piece: then first tokens come with the end of the
-answer and tell nothing of a queue. Both laws see everything all the time; the one that does not steer is kept at the
-limit of the one that does, so that a change of hands changes no limit, and finds a law that knows the server already.
+It looks at what comes, not at what was asked for. A server may not stream, and a proxy may deliver a stream in one
+piece: then first tokens come with the end of the answer and tell nothing of a queue. Both laws see everything all the
+time; the one that does not steer is kept at the limit of the one that does, so that a change of hands changes no limit,
+and finds a law that knows the server already.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BLIND_BELOW, SEES_ABOVE = 0.03, 0.06
 
 
 @dataclass(slots=True)
-class AutoState:
+class EitherState:
     """JSON-able. active: the law that steers. judged, early: answers that could tell, and that did, decayed."""
 
     limit: float
@@ -40,12 +41,12 @@ class AutoState:
     regress: RegressState = field(default_factory=lambda: RegressState(limit=1.0, mode="startup"))
 
 
-class AutoLaw:
+class EitherLaw:
     """Hold both laws, let one of them steer. `why` says which and why, in words for the user."""
 
-    def __init__(self, bounds: Bounds, *, state: AutoState | None = None) -> None:
+    def __init__(self, bounds: Bounds, *, state: EitherState | None = None) -> None:
         self.bounds = bounds
-        self.state = state if state is not None else AutoState(limit=bounds.start)
+        self.state = state if state is not None else EitherState(limit=bounds.start)
         self.state.limit = bounds.clamp(self.state.limit)
         self._align()
         self._laws: dict[Name, Law] = {
@@ -72,6 +73,7 @@ class AutoLaw:
         samples, self._samples = self._samples, []
         self._count(samples)
         is_handed_over = self._choose()
+        self._align()  # a quota may have moved limit and epoch from outside (control/pacing.py)
         changes = {name: law.decide(now=now) for name, law in self._laws.items()}
         if not is_handed_over:
             active = self._laws[self.state.active].state

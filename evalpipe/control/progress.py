@@ -28,15 +28,16 @@ Mode = Literal["startup", "cruise", "stall", "outage"]
 BEAT_S, LONGEST_BEAT_S = 0.1, 1.0  # decisions: the controller's tick, and the longest that growth believes
 QUEUE_S, LONG_S = 1.0, 2.0
 # Wanted: so many stuck. Absolute, because shares of a limit are not fair between two clients (notes, Jain 0.55); a
-# share below 130 in flight, so that a small server has a short queue; one at least, or rounding decides.
-STUCK_SHARE, STUCK_LEAST, STUCK_MOST = 0.02, 1.0, 3.0
+# share below 150 in flight, so that a small server has a short queue. On the smallest one that is always stuck is a
+# queue, and one that is so half of the time is none.
+STUCK_SHARE, STUCK_LEAST, STUCK_MOST = 0.02, 0.6, 3.0
 CUT_ABOVE, GROW_BELOW, RAMP_BELOW = 1.3, 0.6, 0.5  # of what is wanted
 SEEN_LEAST = 2  # of a sample: one stream that is stuck says that it is, not that a tenth of all are
 # If most first tokens are on time the queue stands before some of several servers only, and a cut would idle the rest.
 ON_TIME = 0.5
 CUT_LEAST, CUT_MOST = 0.92, 0.5  # a cut that is noticed, also by a neighbour; and one that a wrong guess survives
 # Growth in startup. A collapse is seen one or two ticks late, so growth over 0.2 s is what may be overshot: 22 %.
-RAMP_PER_S, RAMP_MOST, ROUND_S = 1.0, 1.25, 0.2
+RAMP_PER_S, RAMP_MOST, ROUND_S = 1.0, 1.25, 0.2  # most: less than from the edge of a cliff to its rejections (27 %)
 SMALL_STEP, SMALL_MOST = 8.0, 2.0  # up to 8 more at a time are no burst, but no more than twice what proved right
 CLEAN_DOUBLES_S, CLEAN_DOUBLINGS, GROW_MOST_PER_S = 3.0, 5.0, 0.2  # growth in cruise doubles, up to 20 % a second
 ELASTIC = 0.06  # tokens/s must grow by so much of what in flight grows, or growing buys latency alone
@@ -77,11 +78,13 @@ class ProgressLaw:
 
     queue      stuck > 1.3 wanted at each tick of a second: limit = running + wanted, at least 8 % less
     collapse   tokens fall short of the server's pace: limit = what last ran well, a ceiling above it
-    growth     startup by up to half at each step; cruise by max(1, sqrt(limit) / 3) a second, doubling while clean
+    growth     startup by up to a quarter at each step (by eight while that is more); cruise by max(1, sqrt(limit) / 3)
+               a second, doubling while clean
 
     After KNEE (notes/control.md section 3); differs: a shortfall cuts, first tokens clock the startup, small servers
-    get a short queue, a cut that the level did not deserve is taken back. Where no stream can be seen it adds one
-    request for each limit's worth of answers, and reacts to rejections, timeouts and outages alone.
+    get a short queue, a cut that the level did not deserve is taken back, one that did not help is followed by a deeper
+    one and then by none. Where no stream can be seen it adds one request for each limit's worth of answers, and reacts
+    to rejections, timeouts and outages alone.
     """
 
     def __init__(self, bounds: Bounds, *, state: ProgressState | None = None) -> None:

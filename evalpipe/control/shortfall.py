@@ -1,8 +1,9 @@
 """Do tokens come as fast as they should at this level? The signal that may cut without any queue.
 
 Time that the delivered work does not explain (control/pace.py) adds up; an efficient tick takes it down again. How much
-of it is a collapse is not a constant: dips that mend by themselves (a preemption, a long prompt) raise the bar. On a
-server that flows evenly one tick of collapse is enough; on one that stutters it takes several.
+of it is a collapse is not a constant: scatter of the ticks raises the bar, and so do dips that mend by themselves (a
+preemption, a long prompt). On a server that flows evenly two ticks of collapse are enough; on one that stutters it
+takes more.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from dataclasses import dataclass, field
 from evalpipe.control.pace import Pace, PaceState
 from evalpipe.control.window import Beat, Window
 
-LOOK_S, LOOK_BEATS = (
-    0.3,
-    3,
-)  # ticks are learned and judged three at a time: prompts are counted when their first token comes
+# ticks are learned and judged three at a time: prompts are counted when their first token comes
+LOOK_S, LOOK_BEATS = 0.3, 3
 EFFICIENT = 0.7  # of a tick explained: what is below adds to the lost time, what is above takes from it
 MENDED = 0.85  # of the look explained: the trouble is over
 LEAST_S, MOST_S = 0.05, 1.0  # lost time that is a collapse: on the evenest server, on the most uneven one
@@ -32,7 +31,10 @@ ADAPT_S = 3.0  # a shortfall that lasts longer than this is the server's new pac
 
 @dataclass(slots=True)
 class ShortfallState:
-    """JSON-able. dip_s: the deepest lost time that mended by itself, forgotten over a minute. prompt_tokens: mean."""
+    """JSON-able. dip_s: the deepest lost time that mended by itself, forgotten over a minute. prompt_tokens: mean.
+
+    noise_s: variance of lost time a second of it, when tokens came as they should; looks: that it was learned from.
+    """
 
     dip_s: float = 0.0
     noise_s: float = 0.0

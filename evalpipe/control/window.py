@@ -22,8 +22,9 @@ class Beat:
 
     peak: most that were out during it. stuck: overdue first tokens and stalled streams. begun: first tokens that came;
     late: of those, after they were overdue. tokens, prefill: output and prompt tokens that came in flow_s seconds of
-    the whole cluster (reports of workers do not end with the tick). streams: that were being answered meanwhile, on
-    average. answered, ill: attempts that ended well; that failed by the server's fault or were rejected.
+    the whole cluster: reports of workers do not end with the tick, and while no stream was answered none could come.
+    streams: that were being answered meanwhile, on average. answered, ill: attempts that ended well; that failed by the
+    server's fault or were rejected.
     """
 
     seconds: float
@@ -58,9 +59,10 @@ def beat_of(observations: Sequence[Observation], *, seconds: float) -> Beat:
     stream_s = sum(o.stream_s for o in observations)
     if flow_s <= 0:  # nobody measured it: what runs now ran all the tick
         flow_s, stream_s = seconds, seconds * (last.in_flight - last.unseen - last.waiting - last.stalled)
+    streams = stream_s / flow_s * per_seen if flow_s > 0 else 0.0
     return Beat(
         seconds=seconds,
-        flow_s=flow_s,
+        flow_s=flow_s * min(streams, 1.0),
         in_flight=last.in_flight,
         peak=max(max(o.in_flight_peak, o.in_flight) for o in observations),
         waiting=last.waiting * per_seen,
@@ -70,7 +72,7 @@ def beat_of(observations: Sequence[Observation], *, seconds: float) -> Beat:
         late=sum(first.late for first in first_tokens) * per_seen,
         tokens=max(sum(o.output_tokens for o in observations) - in_one_piece, 0) * per_seen,
         prefill=sum(o.prefill_tokens for o in observations),
-        streams=max(stream_s / flow_s * per_seen, 1.0),
+        streams=max(streams, 1.0),
         answered=sum(sample.outcome is Outcome.OK for sample in samples),
         ill=sum(sample.outcome is Outcome.DROPPED or sample.kind in ILL for sample in samples),
         per_seen=per_seen,

@@ -55,11 +55,11 @@ def test_replay_prints_a_table(run: Path, said: Callable[..., str]):
     """What happened, the run's law and the one asked for."""
     lines = said("sim", "replay", str(run), "--law", "aimd").splitlines()
 
-    assert [line.split("  ")[0] for line in lines[3:6]] == ["what happened", "gradient, as it ran", "aimd"]
+    assert [line.split("  ")[0] for line in lines[3:6]] == ["what happened", "regress, as it ran", "aimd"]
 
 
 def test_replay_prints_json(run: Path, said: Callable[..., str]):
     """The same rows as numbers."""
     told = json.loads(said("sim", "replay", str(run), "--law", "aimd", "--profile", "vllm", "--json"))
 
-    assert [row["label"] for row in told["rows"]] == ["what happened", "gradient, as it ran", "aimd"]
+    assert [row["label"] for row in told["rows"]] == ["what happened", "regress, as it ran", "aimd"]

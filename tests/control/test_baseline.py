@@ -60,6 +60,38 @@ def test_a_finished_sample_tells_its_first_token_too():
     assert baselines.base_s() == {6: 0.3}
 
 
+def seen(ttfts_s: list[float], *, in_flight: int) -> list[Sample]:
+    return [Sample(Outcome.OK, 9.0, ttft_s=s, prompt_tokens=300, in_flight_at_send=in_flight) for s in ttfts_s]
+
+
+def test_first_tokens_that_scatter_by_themselves_are_given_as_long():
+    """Behind a gateway that takes 0.3 to 2.2 s with few in flight, nothing is overdue before 95 % would be there."""
+    baselines = Baselines()
+
+    baselines.observe((), seen([0.3 + 0.1 * i for i in range(20)], in_flight=5), now=0.0)
+    baselines.observe((), seen([0.5], in_flight=40), now=0.1)
+
+    assert baselines.overdue == ((8, pytest.approx(2.2)),)
+
+
+def test_what_found_many_in_flight_says_nothing_of_an_empty_server():
+    """First tokens of a second at 40 in flight are a queue, if those at 5 took a fifth of that."""
+    baselines = Baselines()
+
+    baselines.observe((), seen([0.2] * 20, in_flight=5) + seen([1.0] * 50, in_flight=40), now=0.0)
+
+    assert baselines.overdue == ((8, 0.4),)
+
+
+def test_a_few_first_tokens_do_not_make_a_habit():
+    """Fifteen of them may have met one long prompt."""
+    baselines = Baselines()
+
+    baselines.observe((), seen([0.3] + [3.0] * 14, in_flight=5) + seen([0.5], in_flight=40), now=0.0)
+
+    assert baselines.overdue == ((8, 0.6),)
+
+
 def test_baselines_survive_json():
     """Time goes on from where it stood: another process forgets no sooner."""
     baselines = learned(first(8, 0.1))

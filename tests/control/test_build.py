@@ -114,13 +114,19 @@ def test_defaults_give_way_to_what_was_given(given_limits, start):
     assert build_law("bbr-published", **given_limits).state.limit == start
 
 
-def test_auto_is_gradient_for_now_and_says_so():
+def test_auto_is_the_law_that_never_does_badly_and_says_so():
     """The name that is recorded is the law that steers."""
     name, why = resolve_law("auto")
 
-    assert name == "gradient"
-    assert "gradient" in why
-    assert type(build_law("auto")) is type(build_law("gradient"))
+    assert name == "regress"
+    assert "regress" in why
+    assert type(build_law("auto")) is type(build_law("regress"))
+
+
+def test_a_law_that_is_not_for_every_server_says_so():
+    """Told at the start of a run, before it starves one."""
+    for name in ("progress", "progress-or-regress"):
+        assert "models that think in silence" in resolve_law(name)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`auto`: who steers, when it changes hands, and that a change of hands changes no limit."""
+"""`progress-or-regress`: who steers, when it changes hands, and that a change of hands changes no limit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalpipe.control.auto import AutoLaw, AutoState
 from evalpipe.control.build import build_law
+from evalpipe.control.either import EitherLaw, EitherState
 from evalpipe.control.law import Bounds
 from evalpipe.control.observation import FirstTokens, Observation, Outcome, Sample
 from evalpipe.control.progress import ProgressState
@@ -26,7 +26,7 @@ class Feed:
     """The law and the answers it is shown, ten a tick. ttft_s: of each, None: not streamed."""
 
     def __init__(self, *, start: float = 40.0) -> None:
-        self.law = AutoLaw(Bounds(start, 1, 512))
+        self.law = EitherLaw(Bounds(start, 1, 512))
         self.now = 0.0
         self.law.decide(now=0.0)
 
@@ -150,7 +150,7 @@ STEPS = st.lists(st.tuples(SAMPLE, st.integers(0, 20), st.integers(0, 100), st.f
 @settings(max_examples=60, deadline=None)
 def test_whatever_comes(steps):
     """Within bounds, one cut a decision, no change without a move, and all of it survives JSON."""
-    law, now = AutoLaw(Bounds(16, 2, 64)), 0.0
+    law, now = EitherLaw(Bounds(16, 2, 64)), 0.0
     for sample, count, in_flight, gap_s in steps:
         old, epoch, now = law.state.limit, law.state.epoch, now + gap_s
         law.observe(Observation(in_flight=in_flight, samples=(sample,) * count))
@@ -165,9 +165,9 @@ def test_whatever_comes(steps):
 
 def test_a_state_brings_its_law_along():
     """A resumed run does not look for streams again."""
-    state = AutoState(30.0, 2, "regress", 50.0, 0.0, ProgressState(1.0), RegressState(1.0))
+    state = EitherState(30.0, 2, "regress", 50.0, 0.0, ProgressState(1.0), RegressState(1.0))
 
-    law = AutoLaw(Bounds(16, 1, 512), state=state)
+    law = EitherLaw(Bounds(16, 1, 512), state=state)
 
     assert (law.state.limit, law.state.active) == (30.0, "regress")
     assert (law.state.regress.limit, law.state.progress.epoch) == (30.0, 2)
@@ -177,10 +177,21 @@ def test_a_state_brings_its_law_along():
 def test_behind_a_proxy_it_is_as_good_as_what_it_falls_back_to(is_buffering: bool):
     """64 slots, whose best fixed limit is 67, from a cold start at 16: 1.05 with streams, 1.10 without."""
     course, setup = wide.draw("64 slots", 1), VirtualSetup(gateway=Gateway(is_buffering=is_buffering), horizon_s=5e3)
-    law = AutoLaw(Bounds(16, 1, 1024))
+    law = EitherLaw(Bounds(16, 1, 1024))
 
     ours = run_virtual(law, course.server(0), course.draw(0), setup=setup)
     best = run_virtual(build_law("fixed", start=67), course.server(0), course.draw(0), setup=setup)
 
     assert law.state.active == ("regress" if is_buffering else "progress")
     assert ours.makespan_s <= (1.10 if is_buffering else 1.05) * best.makespan_s
+
+
+def test_what_a_quota_moved_from_outside_stays_moved():
+    """core counts an epoch and puts a limit back; the law that steers goes on from there."""
+    law = build_law("progress-or-regress", start=10, max_limit=100)
+    law.state.limit, law.state.epoch = 40.0, 3
+
+    law.observe(Observation(in_flight=5))
+    law.decide(now=0.1)
+
+    assert (law.state.limit, law.state.epoch) == (40.0, 3)

@@ -57,6 +57,13 @@ def test_flows_are_taken_over_the_time_that_reports_cover():
     assert beat.streams == pytest.approx(0.65 / 0.15)
 
 
+def test_time_without_a_stream_is_no_time_for_tokens():
+    """One stream that was answered for 30 ms of a tick: no token is missing from the other 70."""
+    beat = beat_of([Observation(in_flight=1, span_s=0.1, stream_s=0.03, output_tokens=3)], seconds=0.1)
+
+    assert (beat.flow_s, beat.streams) == (pytest.approx(0.03), 1.0)
+
+
 def test_where_nobody_measured_the_tick_stands_in():
     """What runs at its end ran all the time."""
     beat = beat_of([Observation(in_flight=20, waiting=6, stalled=2)], seconds=0.1)

@@ -34,7 +34,7 @@ def test_what_happened_comes_first(run: ObjectStore):
 
     first, own, other = told.rows
     assert first == Replayed(HAPPENED, 22.0, 3, 1.1, 1.1, 0.1, 4.0)
-    assert (own.label, other.label) == ("gradient, as it ran", "aimd")
+    assert (own.label, other.label) == ("regress, as it ran", "aimd")
     assert "80 answers of the run, in virtual time; server fitted to them: step " in told.server
     assert "no queue was seen: nothing is known of it above 4 at once" in told.server
 
@@ -44,7 +44,7 @@ def test_a_profile_is_taken_where_one_is_given(run: ObjectStore):
     told = replay_run(run, CONTROL, server="vllm")
 
     assert told.server.endswith("server: profile vllm, as asked")
-    assert [row.label for row in told.rows[2:]] == ["progress", "aimd"]
+    assert [row.label for row in told.rows[2:]] == ["gradient", "progress", "aimd"]
 
 
 def test_the_law_runs_as_it_was_set(run: ObjectStore):

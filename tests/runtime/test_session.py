@@ -144,7 +144,7 @@ def test_always_never_starts(config: Config):
     ("override", "text"),
     [
         ("control.law=gradiant", "did you mean 'gradient'"),
-        ("control.options={tolerence: 2}", "did you mean 'tolerance'"),
+        ("control.options={tolerence: 2}", "no option 'tolerence'"),
         ("control.start=600", None),  # the default bounds give way to what was given
         ("control.shadows=[aimdd]", "did you mean 'aimd'"),
         ("scorer.name=exat", "exact"),
@@ -167,7 +167,7 @@ def test_settings_are_tried_before_any_work(config: Config, override: str, text:
 @pytest.mark.parametrize(
     ("control", "expected"),
     [
-        ({}, 512),
+        ({}, 1024),
         ({"law": "fixed"}, 16),
         ({"law": "fixed", "start": 64}, 64),
         ({"law": "fixed", "start": 8, "max_limit": 100}, 8),
