@@ -48,6 +48,7 @@ def _cliff(name: str, sigma: float) -> Course:
     return Course(f"{name}, work spread {sigma:g}", profile(name, sigma=sigma), 2_000, prompt_median=50, prompt_sigma=0)
 
 
+_GRADIENT, _REGRESS, _PROGRESS = (Contender(name, name) for name in ("gradient", "regress", "progress"))
 _PLAIN = Contender("gradient-published", "gradient-published")
 _NORMALISED = Contender("gradient-published, normalise: total", "gradient-published", {"normalise": "total"})
 _CONTENDERS = (
@@ -56,10 +57,10 @@ _CONTENDERS = (
     Contender("bbr-published", "bbr-published"),
     _PLAIN,
     _NORMALISED,
-    Contender("gradient", "gradient"),
+    _GRADIENT,
+    _REGRESS,
     Contender("progress from 16", "progress", {"start": 16}),
 )
-_PROGRESS = Contender("progress", "progress")
 _EVERY_LAW = (fixed(64), *(Contender(name, name) for name in RECIPES if name != "fixed"), _NORMALISED)
 
 SUITES: Mapping[str, Suite] = {
@@ -91,11 +92,11 @@ SUITES: Mapping[str, Suite] = {
                 Course("smooth", profile("smooth"), 3_000, prompt_median=512, prompt_sigma=0),
                 Course("replicas", profile("replicas"), 5_000),
             ),
-            (fixed(16), fixed(64), fixed(128), Contender("aimd", "aimd"), Contender("gradient", "gradient"), _PROGRESS),
+            (fixed(16), fixed(64), fixed(128), Contender("aimd", "aimd"), _GRADIENT, _REGRESS, _PROGRESS),
             max_limit=512,
         ),
         # every kind of server, two draws of each
-        Suite("wide", wide.courses((0, 1)), (Contender("gradient", "gradient"), _PROGRESS), max_limit=700),
+        Suite("wide", wide.courses((0, 1)), (_GRADIENT, _REGRESS, _PROGRESS), max_limit=700),
     )
 }
 
