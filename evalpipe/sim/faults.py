@@ -88,7 +88,7 @@ _BAD, _INVALID = "BadRequestError", "invalid_request_error"
 
 _REFUSALS = (
     # item
-    _refusal("bad_request", 400, "temperature must be at most 1", code=400, kind=_BAD),
+    _refusal("bad_request", 400, "messages must not be empty", code=400, kind=_BAD),
     _refusal("not_found", 404, "no such path", code="not_found", kind="not_found"),
     _refusal("too_large", 413, "the body is too large", code=413, kind=_INVALID),
     _refusal("unprocessable", 422, "n is not a number", code=422, kind=_INVALID),
