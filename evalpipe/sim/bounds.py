@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evalpipe.control.build import resolve_law
 from evalpipe.sim.cases import Case
 from evalpipe.sim.scenario import Scenario
 
@@ -58,7 +59,8 @@ BY_NAME: Mapping[str, Bound] = {
 
 
 def bounds_of(case: Case, scenario: Scenario, law: str) -> tuple[Bound, ...]:
-    """Return what is asked of a law on a scenario of the case."""
+    """Return what is asked of a law on a scenario of the case; of a name that stands for another, what of that one."""
+    law = resolve_law(law)[0]
     if law not in RATIOS or (law in NEEDS_STREAMS and case.name in HIDDEN):
         return ()
     bounds = [Bound("unfinished", most=0)]
@@ -69,6 +71,12 @@ def bounds_of(case: Case, scenario: Scenario, law: str) -> tuple[Bound, ...]:
     if law in POLITE:
         bounds += _polite(case, scenario)
     return tuple(bounds)
+
+
+def most_on_average(law: str) -> float | None:
+    """Return what a law's mean over all raced cases may be; None where it is not judged."""
+    ratios = RATIOS.get(resolve_law(law)[0])
+    return None if ratios is None else ratios[0]
 
 
 def _ratio(case: Case, law: str) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from evalpipe.control.build import RECIPES, build_law, resolve_law
 from evalpipe.control.law import Law
 from evalpipe.errors import ConfigError
-from evalpipe.sim.bounds import RATIOS, bounds_of
+from evalpipe.sim.bounds import bounds_of, most_on_average
 from evalpipe.sim.cases import CASES, QUICK, Case
 from evalpipe.sim.oracle import HORIZON_S, Best, Entry, best_of, place_of, read_table
 from evalpipe.sim.profiles import did_you_mean
@@ -200,7 +200,7 @@ def _summary(law: str, rows: Sequence[Row]) -> Summary:
         worst=worst.over_best if worst else math.nan,
         worst_case=place_of(worst.case, worst.seed) if worst else "",
         by_kind={kind: _mean([row for row in raced if row.kind == kind]) for kind in kinds},
-        most=RATIOS[law][0] if law in RATIOS else None,
+        most=most_on_average(law),
         broken=sum(bool(row.broken) for row in rows),
         rows=len(rows),
     )

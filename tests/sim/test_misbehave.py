@@ -134,7 +134,7 @@ AT_DOOR = [
     ("bad_json", 200, JSON, b'"content":"cut"'),
     ("bad_utf8", 200, JSON, b"\xff\xfe"),
     ("null_body", 200, JSON, b"null"),
-    ("bad_request", 400, JSON, b"temperature"),
+    ("bad_request", 400, JSON, b"messages"),
     ("not_found", 404, JSON, b"no such path"),
     ("too_large", 413, JSON, b"too large"),
     ("unprocessable", 422, JSON, b"not a number"),

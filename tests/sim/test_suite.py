@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from evalpipe.control.build import RECIPES
+from evalpipe.control.build import RECIPES, resolve_law
 from evalpipe.errors import ConfigError
-from evalpipe.sim.bounds import BY_NAME, Bound, bounds_of
+from evalpipe.sim.bounds import BY_NAME, Bound, bounds_of, most_on_average
 from evalpipe.sim.cases import CASES, QUICK, Case
 from evalpipe.sim.row import Row
 from evalpipe.sim.suite import SuiteTable, cases_of, run_suite
@@ -133,6 +133,16 @@ def test_stationary_batching_is_judged_more_sharply():
 
     assert (most("64 slots", "progress"), most("drift", "progress"), most("64 slots", "regress")) == (1.03, 1.12, 1.25)
     assert most("64 slots", "bbr-published") is None
+
+
+def test_auto_is_judged_as_what_it_stands_for():
+    """The default has the bounds of the law that it means."""
+    case = case_of("64 slots")
+
+    meant = resolve_law("auto")[0]
+
+    assert bounds_of(case, case.draw(0), "auto") == bounds_of(case, case.draw(0), meant) != ()
+    assert most_on_average("auto") == most_on_average(meant) is not None
 
 
 def test_a_summary_counts_raced_cases_alone():
