@@ -8,12 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 from witness import check_run
 
+from evalpipe.control.build import RECIPES
 from evalpipe.sim.ledger import read_ledger
 from evalpipe.store.log import read_state
 from evalpipe.store.rows import read_all
 from evalpipe.store.schema import RESULT_SCHEMA
 
 pytestmark = pytest.mark.ray
+
+SHOWN_LAWS = ("regress", "progress", "bbr-published")  # the others in the long suite
 
 SEVEN_FAULTS = dict.fromkeys(
     ("rate_limited", "overloaded", "cut_stream", "reset", "html_200", "error_in_200", "empty_choices"), 0.1 / 7
@@ -101,8 +104,8 @@ def test_eight_workers_share_one_limit(run_it, limit: int, items: int):
 @pytest.mark.parametrize(
     "law",
     [
-        *("gradient", "progress", "bbr-published"),
-        *(pytest.param(law, marks=pytest.mark.chaos) for law in ("aimd", "aimd-published", "gradient-published")),
+        *SHOWN_LAWS,
+        *(pytest.param(law, marks=pytest.mark.chaos) for law in RECIPES if law not in (*SHOWN_LAWS, "fixed")),
     ],
 )
 def test_each_law_completes_a_run(run_it, law: str):
