@@ -44,7 +44,7 @@ test-chaos-kills: env
 
 # a server that misbehaves is mostly waited for; then the simulation, the store, and who may drive
 test-chaos-faults: env
-	$(BIN)/pytest -m chaos --timeout 900 $(KILLS:%=--ignore=%)
+	$(BIN)/pytest -m "chaos or slow" --timeout 900 $(KILLS:%=--ignore=%)
 
 test-chaos-short: env
 	$(BIN)/pytest -m "chaos and short"

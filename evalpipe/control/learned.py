@@ -26,6 +26,10 @@ LEAST_PER_S = 1 / 60
 # After a refusal that may have been for a quota: half as fast as so far, doubled every second for so long. If it was
 # one, it is met again with few out.
 CAUTION_S = 3.0
+# A quota gives the same rate each time it is met. One that seems to shrink each time, by so much in so many, is none:
+# who refuses does so whatever the rate, and slower only takes longer. For so long nothing is believed of quotas then,
+# and twice as long the next time.
+FALLS, FALLEN, REFUTED_S, REFUTED_MOST_S = 3, 0.6, 120.0, 3600.0
 
 
 @dataclass(slots=True)
@@ -44,6 +48,10 @@ class Learned:
     _is_used_up: bool = False
     _clean_s: float = 0.0
     _hold_s: float = HOLD_S
+    _falls: int = 0  # estimates in a row that were lower
+    _top: float = 0.0  # the rate before the first of them
+    _refuted_s: float = REFUTED_S
+    _refuted_until: float = -math.inf
     _caution: tuple[float, float] | None = None  # a rate, and since when
     _minute: RecentCount = field(default_factory=lambda: RecentCount(int(WINDOW_S)))
 
@@ -56,6 +64,10 @@ class Learned:
     def is_cautious(self) -> bool:
         """A quota is suspected and not proven."""
         return self.rate is None and self._caution is not None
+
+    def is_refuted(self, *, now: float) -> bool:
+        """Refusals came whatever the rate: they are no quota's."""
+        return now < self._refuted_until
 
     def bound(self, *, now: float) -> float | None:
         """Return the requests a second that may begin, None for no bound."""
@@ -92,6 +104,13 @@ class Learned:
             self._caution = (SEARCH_FROM * self._rate_so_far(at), at) if was_suspected else None
             return
         self._clean_s = 0.0
+        before = self.rate
+        self._take(at, closed_s=closed_s)
+        self._doubt(before, now=at)
+
+    def _take(self, at: float, *, closed_s: float) -> None:
+        """Estimate from what was accepted since the quota was used up before."""
+        assert self.rate is not None and self._since is not None
         seconds = at - self._since
         if self._has_estimate and (seconds < ENOUGH_S or self._accepted < ENOUGH):
             self._set(TOO_FAST * self.rate)
@@ -117,6 +136,19 @@ class Learned:
     def _rate_so_far(self, now: float) -> float:
         elapsed_s = now - self._since if self._since is not None else 0.0
         return max(self._accepted, 1) / max(elapsed_s, 1.0)
+
+    def _doubt(self, before: float, *, now: float) -> None:
+        """Give the quota up where meeting it again and again only makes it smaller. before: the rate until now."""
+        assert self.rate is not None
+        if self.is_searching or self.rate >= (1.0 - CONFIRMED / 2) * before:
+            self._falls = 0
+            return
+        self._top = before if self._falls == 0 else self._top
+        self._falls += 1
+        if self._falls >= FALLS and self.rate < FALLEN * self._top:
+            self.rate, self._has_estimate, self._caution = None, False, None
+            self._falls, self._refuted_until = 0, now + self._refuted_s
+            self._refuted_s = min(2 * self._refuted_s, REFUTED_MOST_S)
 
     def _judge(self, estimate: float, *, is_whole: bool, seconds: float) -> None:
         """Take an estimate in. is_whole: it holds no burst of a bucket that was full when it began."""

@@ -74,17 +74,19 @@ class QuotaWatch:
     def _react(self, news: Sequence[Sample], seen: Observation, law: Law, moment: Moment) -> list[Sample]:
         """Shut the door, for what it was that refused. Returns those refusals that the law must not see."""
         advice_s = max((s.retry_after_s for s in news if s.retry_after_s is not None), default=None)
-        stuck, is_paced = seen.overdue + seen.stalled, self._pacer.knows_quota
+        pacer, stuck, is_paced = self._pacer, seen.overdue + seen.stalled, self._pacer.knows_quota
         judge = self._refusals.judge
         causes = {judge(each, stuck=stuck, gradient=moment.gradient, is_paced=is_paced) for each in news}
-        if Cause.QUOTA in causes:
-            self._pacer.close(advice_s=advice_s, now=moment.now)
+        is_refuted = pacer.learned.is_refuted(now=moment.now)
+        if Cause.QUOTA in causes and not is_refuted:
+            pacer.close(advice_s=advice_s, now=moment.now)
             self._begin_epoch(law, moment.now)
             return [sample for sample in news if sample.kind == "rate_limited"]
-        is_cap = Cause.CAP in causes
+        is_cap = Cause.CAP in causes or Cause.QUOTA in causes
         if is_cap and self._remembered(moment.now) is None:
             self._before = law.state.limit, moment.now
-        self._pacer.hold(advice_s=advice_s, is_suspect=is_cap, interval_s=moment.interval_s, now=moment.now)
+        is_suspect = is_cap and not is_refuted
+        pacer.hold(advice_s=advice_s, is_suspect=is_suspect, interval_s=moment.interval_s, now=moment.now)
         return []
 
     def _begin_epoch(self, law: Law, now: float) -> None:

@@ -171,3 +171,23 @@ def test_the_rate_is_never_nothing_and_never_absurd(events: list[tuple[str, int,
         assert learned.rate is None or 1 / 60 <= learned.rate < 1e6
         bound = learned.bound(now=now)
         assert bound is None or 0 < bound < 1e7
+
+
+@pytest.mark.parametrize(("share", "is_refuted"), [(0.6, True), (1.0, False)])
+def test_a_quota_that_only_shrinks_is_none(share: float, is_refuted: bool):
+    """share: of the pace that is accepted before the next refusal. A server that refuses at any pace has no quota."""
+    learned, now = Learned(), 0.0
+    for _ in range(8):
+        seconds = 20.0
+        learned.on_begun(max(round(seconds * share * (learned.rate or 5.0)), 1), now=now)
+        now += seconds
+        learned.on_begun(1, now=now)
+        learned.on_refused(1, now=now)
+        learned.prove(now=now)
+        learned.on_opened(now + 1.0, closed_s=1.0)
+        learned.is_searching = False
+        if learned.is_refuted(now=now + 1.0):
+            break
+
+    assert learned.is_refuted(now=now + 1.0) is is_refuted
+    assert (learned.rate is None) is is_refuted

@@ -54,7 +54,7 @@ def used(ran: VirtualRun, *, rpm: int) -> float:
     return JOBS / (ran.makespan_s * rpm / 60)
 
 
-@pytest.mark.parametrize(("law", "most"), [("gradient", 20), ("aimd", 40)])
+@pytest.mark.parametrize(("law", "most"), [("gradient", 20), pytest.param("aimd", 40, marks=pytest.mark.slow)])
 def test_a_bucket_is_learned(law: str, most: int):
     """300 requests a minute: 95 % of them are used, and 20 of 1,500 are refused at most.
 
@@ -92,7 +92,7 @@ def test_nothing_is_refused_where_the_quota_was_declared(server: QuotaParams):
     assert server.rpm is None or used(ran, rpm=300) >= 0.95
 
 
-@pytest.mark.parametrize("advice_s", [89.0, 300.0, None])
+@pytest.mark.parametrize("advice_s", [89.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (300.0, None))])
 def test_no_advice_freezes_a_run(advice_s: float | None):
     """89 s on every refusal of a bucket of 200 a minute, five minutes, or none: 90 % of it is used all the same."""
     ran = run(advice=Advice(advice_s), server=QuotaParams(rpm=200))

@@ -16,7 +16,7 @@ from evalpipe.store.schema import RESULT_SCHEMA
 
 pytestmark = pytest.mark.ray
 
-SHOWN_LAWS = ("regress", "progress", "bbr-published")  # the others in the long suite
+SHOWN_LAWS = ("regress", "progress")  # the others in the long suite
 
 SEVEN_FAULTS = dict.fromkeys(
     ("rate_limited", "overloaded", "cut_stream", "reset", "html_200", "error_in_200", "empty_choices"), 0.1 / 7

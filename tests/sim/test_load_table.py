@@ -54,6 +54,7 @@ def test_closed_loop_hides_the_collapse(rows: list[LoadRow]):
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smooth", "table"])
 def test_capacity_finds_a_known_knee(name: str):
     """Within 5 % with one seed (16 seeds: benchmarks/knee.py), inside its own interval, confirmed."""
@@ -66,6 +67,7 @@ def test_capacity_finds_a_known_knee(name: str):
     assert found.has_hysteresis is (name == "table")
 
 
+@pytest.mark.slow
 def test_what_is_recommended_holds_for_ten_minutes():
     """At seven tenths of the knee the cliff is far: no violation, no preemption."""
     point = VirtualBench(profile("table")).run(Probe("open", 0.7 * TRUTH["table"], 10.0, 600.0, seed=9))

@@ -103,6 +103,7 @@ def test_best_fixed_limit_is_where_the_server_saturates(published: RaceTable):
     assert all(published.row(course, BEST_FIXED).over_best == 1.0 for course in plain)
 
 
+@pytest.mark.slow
 def test_best_fixed_limit_is_the_least_of_a_full_sweep():
     """On the plain cliff the search finds what trying each limit from 2 to 128 finds; of equals the smallest."""
     (course,) = (c for c in SUITES["published"].courses if c.name == "cliff, work spread 0")
@@ -115,6 +116,7 @@ def test_best_fixed_limit_is_the_least_of_a_full_sweep():
     assert sweep[table.best[0].limit] == pytest.approx(least)
 
 
+@pytest.mark.slow
 def test_every_law_completes_the_default_server():
     """2,000 items of profile vllm, each law: all done; ours within 1.05 of the best fixed limit."""
     table = run_race("laws", jobs=2_000)
@@ -124,6 +126,7 @@ def test_every_law_completes_the_default_server():
     assert table.row("vllm", "gradient").over_best <= 1.05
 
 
+@pytest.mark.slow
 def test_seeds_are_averaged_and_the_worst_is_kept():
     """Two seeds: each number is the mean of the two runs alone; the worst ratio is at least the mean one."""
     both = run_race("published", laws=["aimd-published"], jobs=150, seeds=(0, 1))

@@ -49,6 +49,7 @@ def test_a_draw_is_the_same_each_time_and_unlike_the_next(name: str):
     assert repr(case.draw(1)) != repr(case.draw(2))
 
 
+@pytest.mark.slow
 def test_one_process_and_two_give_the_same_rows():
     """Bit for bit, and in the same order."""
     one, two = (

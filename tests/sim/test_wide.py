@@ -71,6 +71,7 @@ def test_shifted_prompts_begin_half_way():
     assert [job.prompt_tokens for job in course.draw(0)] == [50] * 50 + [1_000] * 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), BEST)
 def test_progress_is_near_the_best_fixed_limit(kind: str, number: int):
     """Makespan and median time to the first token stay within the stated ratios, from a cold start at 2."""
@@ -100,6 +101,7 @@ def test_a_bounded_queue_is_not_overflowed(number: int):
     assert ours.rejections <= 0.005 * ours.attempts
 
 
+@pytest.mark.slow
 def test_many_workers_and_a_slow_exchange_cost_little():
     """16 workers and a call of 0.1 s to the controller: at most 4 % more than one worker beside it."""
     course = replace(wide.draw("64 slots", 1), jobs=1_000)

@@ -14,7 +14,7 @@ from simulation.provoke import provoke
 from simulation.simulate import simulate, simulate_seed
 
 RUN = Path(__file__).with_name("run.py")
-SEEDS = 16
+SEEDS = 8
 WITHIN = 10  # seeds until a missing guard must have shown
 
 
