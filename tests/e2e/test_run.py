@@ -91,7 +91,7 @@ def test_a_refused_item_is_a_typed_failure_and_may_be_tried_again(run_it, cli):
     assert read_all(run.store, read_state(run.store), every_generation=True).num_rows == 60 + len(failed)
 
 
-@pytest.mark.parametrize(("limit", "items"), [(24, 120), (2, 24)])
+@pytest.mark.parametrize(("limit", "items"), [(24, 120), pytest.param(2, 24, marks=pytest.mark.slow)])
 def test_eight_workers_share_one_limit(run_it, limit: int, items: int):
     """The server, counting for itself, never finds the limit taken (I4), and it is used to the full."""
     run = run_it(limit=items, run__workers=8, control__law="fixed", control__start=limit)

@@ -7,7 +7,7 @@ from witness import check_run
 
 from evalpipe.runtime.endings import BUDGET
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 TOKENS = 15_000
 

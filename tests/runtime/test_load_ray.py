@@ -42,6 +42,7 @@ def test_parts_become_one_row():
     assert (health.cpu_share, list(health.lag_s)) == (0.6, [0.001, 0.004])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_two_processes_send_one_schedule(ray_head: str):
     """Every request that was due leaves once, from two processes, and what was sent is as Poisson as what was drawn."""

@@ -21,7 +21,7 @@ from evalpipe.sim.server import SimServer
 pytestmark = pytest.mark.ray
 
 ITEMS = 60
-FAULTS = {"too_long": 0.1, "server_error": 0.1, "rate_limited": 0.1}
+FAULTS = {"too_long": 0.1, "server_error": 0.1, "rate_limited": 0.04}
 
 
 @dataclass(frozen=True)
