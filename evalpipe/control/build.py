@@ -24,7 +24,7 @@ from evalpipe.errors import ConfigError, StateError
 
 AUTO = "auto"
 AUTO_LAW = "regress"
-AUTO_WHY = "auto means regress: over sixty kinds of server and trouble it never does badly (docs/control.md)"
+AUTO_WHY = "auto means regress: the least mean over sixty kinds of server and trouble (docs/control.md)"
 #: laws that are not for every server, and why; told at the start of a run
 NOT_FOR_ALL = dict.fromkeys(
     ("progress", "progress-or-regress"),

@@ -92,6 +92,11 @@ def cores() -> int:
     return max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
+def core_share(processes: int) -> float:
+    """Return the part of a core that each of so many processes asks Ray for: more of them than cores is allowed."""
+    return min(1.0, max(round(cores() / processes - 0.005, 2), 0.01))
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A call that is out. worker: None where the controller was called. since: of the first time it was asked.
@@ -124,7 +129,7 @@ class RayFleet:
     ) -> None:
         """settled: where an earlier run was, None to begin cold. quota: as declared."""
         self._control, self._quota, self._clock = control, quota, clock
-        self._share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more workers than cores is allowed
+        self._share = core_share(workers)
         self._workers: dict[str, Any] = {}
         self._incarnations: dict[str, int] = {}
         self._given_up: dict[Process, float] = {}  # when

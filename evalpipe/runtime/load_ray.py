@@ -19,7 +19,7 @@ from evalpipe.endpoint.client import Endpoint
 from evalpipe.endpoint.preflight import Preflight
 from evalpipe.errors import Resumable
 from evalpipe.loadtest.records import LoadRun, Request
-from evalpipe.runtime.fleet import cores
+from evalpipe.runtime.fleet import core_share
 from evalpipe.runtime.lean import calm_gc
 from evalpipe.runtime.load_crew import LoadJob, connect, send
 from evalpipe.runtime.load_loop import Health
@@ -63,7 +63,7 @@ class RayCrew:
     """`workers` senders on the Ray that this process is connected to. Build it inside the event loop that uses it."""
 
     def __init__(self, looked: Preflight, sampling: SamplingConfig, *, cap: int, workers: int) -> None:
-        share = min(1.0, max(round(cores() / workers - 0.005, 2), 0.01))  # more senders than cores is allowed
+        share = core_share(workers)
         part = max(cap // workers, 1)
         self._actors = [_ACTOR.options(num_cpus=share).remote(looked, sampling, part) for _ in range(workers)]
         self._is_up = False

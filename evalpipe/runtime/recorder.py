@@ -80,7 +80,7 @@ class _Row:
     changes: list[Mapping[str, Any]]
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.tick, name, None)  # a required column that is missing is refused when it is written
+        return getattr(self.tick, name)
 
     @property
     def active(self) -> int:

@@ -100,9 +100,6 @@ class VirtualWorker:
             self._streams.on_first_token(sent.stream, now=at)
             self._tell(sent, 1)
 
-    def on_preempted(self, sent: Sent, at: float, tokens: int) -> None:
-        """Nothing to do: a worker notices a stall by itself. Goes when sim/virtual_cluster.py no longer calls it."""
-
     def on_ended(self, sent: Sent, sample: Sample) -> None:
         self.lease.give_back()
         self._begun.pop(sent.job.job_id, None)
@@ -110,10 +107,8 @@ class VirtualWorker:
             self._tell(sent, sample.output_tokens)  # the last chunk brings the rest
         self._streams.on_end(sent.stream, sample, now=sent.sent_at + sample.rtt_s)
 
-    def report(self, *, want: int, tokens_of: Callable[[int], int], now: float, output_tokens: int = 0) -> Report:
-        """Begin an exchange. tokens_of: output tokens of a job that the server has made so far. output_tokens: unused,
-        goes when sim/virtual_cluster.py no longer gives it.
-        """
+    def report(self, *, want: int, tokens_of: Callable[[int], int], now: float) -> Report:
+        """Begin an exchange. tokens_of: output tokens of a job that the server has made so far."""
         late_s = self._rng.expovariate(1 / LATE_S)
         for job_id, sent in self._begun.items():
             self._tell(sent, sent.arrived(tokens_of(job_id), now, late_s=late_s))
