@@ -6,15 +6,12 @@ BIN := .venv/bin
 
 env: .venv/.ready
 
-# uv inside the venv (seconds); plain pip where it cannot be had (a minute)
+# uv inside the venv (seconds); plain pip where it cannot be had or does not trust the network's certificates (a minute)
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "no venv module: apt install python3-venv"; exit 2; }
-	@if $(BIN)/pip install -q uv; then \
-	  $(BIN)/uv pip install -q -p $(BIN)/python -c constraints.txt -e '.[dev]'; \
-	else \
-	  $(BIN)/pip install -q -c constraints.txt -e '.[dev]'; \
-	fi
+	@{ $(BIN)/pip install -q uv && UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q -p $(BIN)/python -c constraints.txt -e '.[dev]'; } || \
+	  $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # the main job: 5,000 items against the simulated server, each time in a new folder
